@@ -22,7 +22,7 @@ from hybridppo.agents.registry import (
 from hybridppo.agents.schedules import ScheduleFunction, Schedules, parsed
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.compiled.modules import has_numba
-from hybridppo.distributed import strategy_of
+from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of

@@ -14,7 +14,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
-from hybridppo.distributed import run_directory_of
+from hybridppo.distributed.choosing import run_directory_of
 from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource, OnEnvError

@@ -20,13 +20,13 @@ from torch import Tensor
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.loop import Exchange
 from hybridppo.agents.registry import make_agent
-from hybridppo.distributed.ray_workers import RayPool, RayWorker, folders, unpacked
-from hybridppo.environments.base import Environments
+from hybridppo.distributed.ray_actors import RayWorker, unpacked
+from hybridppo.distributed.ray_workers import RayPool, folders
+from hybridppo.environments.base import Environments, Steering, steering_refused
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_here
-from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import float32_products
@@ -40,7 +40,7 @@ from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, RolloutPlan
 from hybridppo.runners.sharded_sampler import EnvironmentShards
-from hybridppo.runners.workers import Losses
+from hybridppo.runners.workers import LostWorkers
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
@@ -377,7 +377,7 @@ class Learners(BaseSampler):
             pack(setup, ALONE), folders(), max_lag
         )
         self._pool = RayPool(RemoteLearner, "learner", self._envs, setup, options.worker_timeout)
-        self._losses = Losses(
+        self._losses = LostWorkers(
             self._pool, learners, DistributedError, "a whole rollout", "what it had not learned from is"
         )
         self._idle = list(range(learners))
@@ -437,7 +437,7 @@ class Learners(BaseSampler):
             self._pool.ask(learner, "restart", (env_seed + envs.start, noise))
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:  # noqa: D102 - as in the base
-        raise refused("those of learners of a server of parameters", "use distributed='local' or 'multi'")
+        raise steering_refused("those of learners of a server of parameters", "use distributed='local' or 'multi'")
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._pool.close()

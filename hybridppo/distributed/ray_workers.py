@@ -1,45 +1,31 @@
-"""Workers in Ray actors: one pool, which starts, loses and replaces them. What an actor holds differs.
-
-A `RemoteSampler` has environments and an actor (`coarse`), `RemoteEnvironments` are stepped with given actions (`fine`
-and `environments`), and a `RemoteLearner` learns, too (`parameter_server.py`).
-"""
+"""Workers in Ray actors: one pool starts, loses and replaces them. What an actor holds differs (`ray_actors.py`)."""
 
 import contextlib
 import operator
 import os
-import platform
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import ray
 import ray.exceptions
-from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
-from hybridppo.environments.base import Environments, EnvState, Step
-from hybridppo.environments.checks import require_same_spaces
-from hybridppo.environments.making import make_environments, to_send
+from hybridppo.distributed.ray_actors import RayWorker, RemoteEnvironments, RemoteSampler, new_rows
+from hybridppo.environments.base import Environments, EnvState, Steering, Step, latest
+from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE, pack
-from hybridppo.environments.registration import source_here
-from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
-from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.filling import Flag
 from hybridppo.runners.processes import Pool, WorkerLostError
-from hybridppo.runners.worker import Share, parameters_of
-from hybridppo.runners.workers import Losses, Transport, Work, divided, states_of_workers
+from hybridppo.runners.workers import LostWorkers, Transport, Work, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
-from hybridppo.system.seeds import seed_globals
 
 SECONDS_BETWEEN_QUESTIONS = 1.0
 """Seconds between questions to an actor about its progress."""
@@ -47,41 +33,6 @@ SECONDS_TO_CLOSE = 5.0
 """Seconds that actors may take to close their environments before they are killed."""
 STEPS_TO_RECOVER = 100
 """After this number of steps, losses of a worker of `RayEnvironments` are counted from 0 again."""
-
-
-class RayWorker:
-    """A Ray actor with some of the environments. A second thread runs `rows`."""
-
-    seconds = 0.0
-    """The seconds of the last answer."""
-    heartbeat: Any = (-1,)
-    """`[1]`, the number of rows of the rollout, which shows that the worker does not hang; -1 if there are none."""
-
-    def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> tuple[str, str]:
-        """Make the environments; return the version of the library, and the process for messages."""
-        self._limits = threadpool_limits(1)  # the processes are the parallelism
-        self.make(unpacked(setup, path), envs, seed)
-        return __version__, f", process {os.getpid()} of {platform.node()}"
-
-    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
-        """Make the environments."""
-        raise NotImplementedError
-
-    def answer(self, kind: str, value: Any) -> Any:
-        """The answer to a message."""
-        raise NotImplementedError
-
-    def ask(self, kind: str, value: Any) -> tuple[Any, float]:
-        """The answer to a message, and its seconds."""
-        return self.answer(kind, value), self.seconds
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def rows(self) -> int:
-        """The present `heartbeat`."""
-        return int(self.heartbeat[0])
-
-    def close(self) -> None:
-        """Release the environments."""
 
 
 class RayPool(Pool):
@@ -222,13 +173,6 @@ def folders() -> list[str]:
     return [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
 
 
-def unpacked(setup: bytes, path: list[str]) -> dict[str, Any]:
-    """The setup of an actor; the trainer's `folders` come first from now on."""
-    sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
-    found: dict[str, Any] = cloudpickle.loads(setup)
-    return found
-
-
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     """A context in which Ray's errors become errors with a remedy."""
@@ -252,36 +196,6 @@ def _reason_of(error: Exception) -> str:
             text = text.partition(mark)[2]
             break
     return f"{type(error).__name__}: {text.splitlines()[0].partition('. ')[0]}" if text else type(error).__name__
-
-
-class RemoteEnvironments(RayWorker):
-    """Environments that are stepped with given actions (`fine` and `environments`)."""
-
-    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
-        source, options = source_here(setup["source"], setup["options"].imports), setup["options"]
-        made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
-        self._environments = made
-        who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
-        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
-
-    def answer(self, kind: str, value: Any) -> Any:
-        """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.
-
-        Answer the name of another method, with its arguments in `value`, with its result and the text of an
-        `EnvStateError`.
-        """
-        made = self._environments
-        if kind == "step":
-            return (*made.step(value), made.restarted, made.absent, made.waiting)
-        if kind == "reset":
-            seed_globals(value[0], "stepping environments")
-        try:
-            return getattr(made, kind)(*value), None
-        except EnvStateError as error:
-            return None, str(error)
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self._environments.close()
 
 
 class RayEnvironments(Environments):
@@ -321,7 +235,7 @@ class RayEnvironments(Environments):
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
         self._pool = RayPool(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
-        self._losses = Losses(
+        self._losses = LostWorkers(
             self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
         )
         self._pool.start_all([0] * num_workers)
@@ -433,73 +347,6 @@ class RayEnvironments(Environments):
         self._pool.close()
 
 
-class RemoteSampler(RayWorker):
-    """Environments with an actor, which fill parts of rollouts (`coarse`)."""
-
-    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
-        self._lock = threading.Lock()
-        self._attempt = self._stopped = 0
-        self._flag = bytearray(1)
-        self._share = Share(setup, envs, seed)
-        self.heartbeat = self._share.stepper.heartbeat
-        self._memory, self._distribution, self._shapes = setup["memory"], setup["distribution"], setup["shapes"]
-        width = self._share.columns.stop - self._share.columns.start
-        arrays = {
-            name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
-        }
-        self._buffer = RolloutBuffer(**arrays)
-
-    def answer(self, kind: str, value: Any) -> Any:
-        """Answer "fill" with the number of the attempt, a `Filled`, and the new rows; others as `Share.answer`.
-
-        Args:
-            kind: "fill", or as in `Share.answer`.
-            value: the number of the attempt; the version and the parameters of the actor in one array; the first row,
-                and the row after the last, None for the whole rollout unless it is stopped; and the noise from the
-                first row on, or None for the noise from before.
-        """
-        if kind != "fill":
-            self.seconds = 0.0
-            return self._share.answer(kind, value)
-        attempt, version, flat, first, end, noise = value
-        if noise is not None:
-            self._buffer.noise[self._distribution.noise_row(first) :] = noise
-        with self._lock:
-            self._attempt, self._flag = attempt, bytearray(1)
-            self._flag[0] = end is None and attempt <= self._stopped
-        filled = self._share.fill(self._buffer, parameters_of(flat, self._shapes), version, self._flag, first, end)
-        self.seconds = self._share.stepper.seconds
-        rows = {
-            name: array[_new_rows(name, first, filled.rows, self._memory)]
-            for name, array in self._buffer.arrays.items()
-            if name != "noise"
-        }
-        return attempt, filled, rows
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def stop(self, attempt: int) -> None:
-        """Stop an attempt before its first or next step; received also during a call."""
-        with self._lock:
-            self._stopped = max(self._stopped, attempt)
-            if self._attempt <= attempt:
-                self._flag[0] = 1
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self._share.close()
-
-
-def _new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
-    """The new rows of a rollout's array after it was filled from row `first` to `filled`."""
-    if name == "observations":
-        return slice(first, filled + 1)
-    if name == "history":  # it is written with the first row
-        return slice(None) if first == 0 else slice(0)
-    if name == "states":
-        assert memory is not None
-        return slice(memory.num_sequences(first), memory.num_sequences(filled))
-    return slice(first, filled)
-
-
 class RaySamplers(RayPool, Transport):
     """A `Transport` whose workers are Ray actors: they receive parameters and noise, and send rollouts.
 
@@ -562,7 +409,7 @@ class RaySamplers(RayPool, Transport):
         part = self.buffers[turn].of(self._columns[worker])
         for name, array in part.arrays.items():
             if name != "noise":
-                array[_new_rows(name, first, filled.rows, self._memory)] = arrays[name]
+                array[new_rows(name, first, filled.rows, self._memory)] = arrays[name]
         return filled, seconds
 
     def close(self) -> None:  # noqa: D102 - as in the base

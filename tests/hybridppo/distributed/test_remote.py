@@ -18,7 +18,7 @@ pytest.importorskip("ray")
 
 from ppo_settings import ppo_config
 
-from hybridppo.distributed.ray_workers import RemoteSampler, _new_rows
+from hybridppo.distributed.ray_actors import RemoteSampler, new_rows
 
 pytestmark = pytest.mark.extras
 
@@ -89,6 +89,6 @@ def test_only_new_rows_are_sent() -> None:
         def num_sequences(num_steps: int) -> int:
             return -(-num_steps // 4)
 
-    assert _new_rows("rewards", 2, 6, None) == slice(2, 6)
-    assert _new_rows("observations", 2, 6, None) == slice(2, 7)
-    assert _new_rows("states", 2, 9, Memory) == slice(1, 3)  # type: ignore[arg-type]
+    assert new_rows("rewards", 2, 6, None) == slice(2, 6)
+    assert new_rows("observations", 2, 6, None) == slice(2, 7)
+    assert new_rows("states", 2, 9, Memory) == slice(1, 3)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, DistributedError, MultiLearner
 from hybridppo.agents import PPO
-from hybridppo.distributed import learners, strategy_of
+from hybridppo.distributed import learners
+from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.options import RunOptions

@@ -1,0 +1,62 @@
+"""The strategy of a training, and the run directory that it resumes."""
+
+import logging
+import os
+from pathlib import Path
+
+from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed_policies import (
+    Central,
+    Distributed,
+    Environments,
+    MultiLearner,
+    SingleLearnerCoarse,
+    SingleLearnerFine,
+    distributed_from,
+)
+from hybridppo.options import RunOptions
+from hybridppo.run_directory.directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+
+def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None) -> RunDirectory:
+    """Open the directory of a run to resume, and lock it until it is closed.
+
+    If torchrun has started several learners, only the first needs it, and sends its settings to the others.
+
+    Args:
+        run_dir: the path of the run directory.
+        distributed: how the resumed run is distributed; None for the run's own.
+    """
+    is_multi = distributed is None or isinstance(distributed_from(distributed), MultiLearner)
+    if is_multi and os.environ.get("WORLD_SIZE", "1") != "1":
+        from hybridppo.distributed.learners import is_joining, run_directory_of_first
+
+        if is_joining():
+            return run_directory_of_first(run_dir, distributed)
+    return RunDirectory.open_to_train(run_dir)
+
+
+def strategy_of(run: RunOptions, timeout: float) -> Strategy:
+    """The strategy of the run. A process without an answer for `timeout` seconds is lost."""
+    policy = distributed_from(run.distributed)
+    if isinstance(policy, MultiLearner):
+        from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
+
+        return MultiLearnerStrategy.of(policy, timeout)
+    if isinstance(policy, Central):
+        from hybridppo.distributed.ray_strategy import CentralStrategy
+
+        return CentralStrategy(policy, run.address)
+    if isinstance(policy, (SingleLearnerCoarse, SingleLearnerFine, Environments)):
+        from hybridppo.distributed.ray_strategy import RayStrategy
+
+        return RayStrategy(policy, run.address)
+    if run.address is not None:
+        logger.warning(
+            "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "
+            "such as distributed='coarse' (--distributed coarse)",
+            run.address,
+        )
+    return Strategy()

@@ -1,0 +1,165 @@
+"""What a Ray actor of a worker holds: environments (`fine`, `environments`), or a sampler (`coarse`). Loads no torch.
+
+A `RemoteLearner` learns, too (`parameter_server.py`).
+"""
+
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import ray
+import ray.exceptions
+from threadpoolctl import threadpool_limits
+
+from hybridppo._version import __version__
+from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
+from hybridppo.errors import EnvStateError
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.worker import Worker, parameters_of
+from hybridppo.system.seeds import seed_globals
+
+
+class RayWorker:
+    """A Ray actor with some of the environments. A second thread runs `rows`."""
+
+    seconds = 0.0
+    """The seconds of the last answer."""
+    heartbeat: Any = (-1,)
+    """`[1]`, the number of rows of the rollout, which shows that the worker does not hang; -1 if there are none."""
+
+    def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> tuple[str, str]:
+        """Make the environments; return the version of the library, and the process for messages."""
+        self._limits = threadpool_limits(1)  # the processes are the parallelism
+        self.make(unpacked(setup, path), envs, seed)
+        return __version__, f", process {os.getpid()} of {platform.node()}"
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        """Make the environments."""
+        raise NotImplementedError
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """The answer to a message."""
+        raise NotImplementedError
+
+    def ask(self, kind: str, value: Any) -> tuple[Any, float]:
+        """The answer to a message, and its seconds."""
+        return self.answer(kind, value), self.seconds
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def rows(self) -> int:
+        """The present `heartbeat`."""
+        return int(self.heartbeat[0])
+
+    def close(self) -> None:
+        """Release the environments."""
+
+
+def unpacked(setup: bytes, path: list[str]) -> dict[str, Any]:
+    """The setup of an actor; the trainer's `folders` come first from now on."""
+    sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+    found: dict[str, Any] = cloudpickle.loads(setup)
+    return found
+
+
+class RemoteEnvironments(RayWorker):
+    """Environments that are stepped with given actions (`fine` and `environments`)."""
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
+        source, options = source_here(setup["source"], setup["options"].imports), setup["options"]
+        made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
+        self._environments = made
+        who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
+        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.
+
+        Answer the name of another method, with its arguments in `value`, with its result and the text of an
+        `EnvStateError`.
+        """
+        made = self._environments
+        if kind == "step":
+            return (*made.step(value), made.restarted, made.absent, made.waiting)
+        if kind == "reset":
+            seed_globals(value[0], "stepping environments")
+        try:
+            return getattr(made, kind)(*value), None
+        except EnvStateError as error:
+            return None, str(error)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._environments.close()
+
+
+class RemoteSampler(RayWorker):
+    """Environments with an actor, which fill parts of rollouts (`coarse`)."""
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
+        self._lock = threading.Lock()
+        self._attempt = self._stopped = 0
+        self._flag = bytearray(1)
+        self._worker = Worker(setup, envs, seed)
+        self.heartbeat = self._worker.stepper.heartbeat
+        self._memory, self._distribution, self._shapes = setup["memory"], setup["distribution"], setup["shapes"]
+        width = self._worker.columns.stop - self._worker.columns.start
+        arrays = {
+            name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
+        }
+        self._buffer = RolloutBuffer(**arrays)
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """Answer "fill" with the number of the attempt, a `Filled`, and the new rows; others as `Worker.answer`.
+
+        Args:
+            kind: "fill", or as in `Worker.answer`.
+            value: the number of the attempt; the version and the parameters of the actor in one array; the first row,
+                and the row after the last, None for the whole rollout unless it is stopped; and the noise from the
+                first row on, or None for the noise from before.
+        """
+        if kind != "fill":
+            self.seconds = 0.0
+            return self._worker.answer(kind, value)
+        attempt, version, flat, first, end, noise = value
+        if noise is not None:
+            self._buffer.noise[self._distribution.noise_row(first) :] = noise
+        with self._lock:
+            self._attempt, self._flag = attempt, bytearray(1)
+            self._flag[0] = end is None and attempt <= self._stopped
+        filled = self._worker.fill(self._buffer, parameters_of(flat, self._shapes), version, self._flag, first, end)
+        self.seconds = self._worker.stepper.seconds
+        rows = {
+            name: array[new_rows(name, first, filled.rows, self._memory)]
+            for name, array in self._buffer.arrays.items()
+            if name != "noise"
+        }
+        return attempt, filled, rows
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self, attempt: int) -> None:
+        """Stop an attempt before its first or next step; received also during a call."""
+        with self._lock:
+            self._stopped = max(self._stopped, attempt)
+            if self._attempt <= attempt:
+                self._flag[0] = 1
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._worker.close()
+
+
+def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
+    """The new rows of a rollout's array after it was filled from row `first` to `filled`."""
+    if name == "observations":
+        return slice(first, filled + 1)
+    if name == "history":  # it is written with the first row
+        return slice(None) if first == 0 else slice(0)
+    if name == "states":
+        assert memory is not None
+        return slice(memory.num_sequences(first), memory.num_sequences(filled))
+    return slice(first, filled)

@@ -197,29 +197,18 @@ def _resumed(
         agent = SavedAgent.of_run(settings, checkpoint).made(**parts)
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
     choice = preparation.choose(agent, max(1, settings.run.total_steps - done))
-    _warn_of_kernels(directory.config.get("versions"))
+    _warn_of_kernels(directory.config["versions"].get("kernels"))
     # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new
     # one is behind it: there is nothing to train, and the next resume trains on.
     goal = settings.run.total_steps if settings.run.total_steps > done else before.run.total_steps
     kept = replace(settings, run=replace(settings.run, total_steps=goal))
-    of_start: dict[str, Any] = {
-        name: directory.config[name] for name in ("versions", "origin") if name in directory.config
-    }
-    directory.update_config({**kept.to_json(), **of_start})
+    directory.update_config({**kept.to_json(), **{name: directory.config[name] for name in ("versions", "origin")}})
     if preparation.strategy.rank == 0:  # the other learners get the checkpoint from it
         _go_back(directory, before, settings, agent, checkpoint)
     # The number of workers is a part of the choice of `auto`, as its placement is.
     settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-    return Plan(
-        preparation.env,
-        settings,
-        preparation.environments,
-        agent,
-        choice.placement,
-        preparation.interruption,
-        directory,
-        checkpoint,
-    )
+    env, environments, interruption = preparation.env, preparation.environments, preparation.interruption
+    return Plan(env, settings, environments, agent, choice.placement, interruption, directory, checkpoint)
 
 
 def _go_back(
@@ -283,15 +272,14 @@ def _warn_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
             )
 
 
-def _warn_of_kernels(versions: Any) -> None:
+def _warn_of_kernels(was: object) -> None:
     """Warn if NumPy rounds otherwise than when the run began."""
-    was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
-    if isinstance(was, str) and was and now and was != now:
+    now = kernels_taken()
+    if was and now and was != now:
         logger.warning(
             "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
             "goes on as well, and not to the same bits",
-            was,
-            now,
+            *(was, now),
         )
 
 

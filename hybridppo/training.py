@@ -380,7 +380,7 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         stack.callback(sampler.close)
         config_json, run_path = settings.to_json(), None
         if directory is not None:
-            config_json, run_path = {**config_json, "origin": directory.config.get("origin", {})}, directory.path
+            config_json, run_path = {**config_json, "origin": directory.config["origin"]}, directory.path
         run = TrainingRun(agent, config_json, run_path)
         runner = strategy.runner(
             agent,

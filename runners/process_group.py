@@ -26,6 +26,7 @@ from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOErro
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.rollouts.rollout import Rollout, in_parts, joined
+from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.signals import Interruption, give_up_if_stopped
 from hybridppo.system.validation import part_of
 
@@ -153,7 +154,7 @@ class ProcessGroup(SingleProcess):
             self._hosts = {rank: store.get(f"here/{rank}").decode() for rank in range(size)}
         interfaces = {"GLOO_SOCKET_IFNAME": LOOPBACK} if is_local else {}
         longest = timedelta(seconds=min(timeout, 10.0**6))
-        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        has_nccl = num_cuda_devices() > 0 and dist.is_nccl_available()
         if is_local and has_nccl:  # it is read at the first collective
             os.environ.setdefault("NCCL_SOCKET_IFNAME", LOOPBACK)
         excepthook = sys.excepthook

@@ -11,7 +11,6 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo.resuming import _warn_of_kernels
 from hybridppo.system import threads
 
 OLD = "fpu sse2 avx avx2 fma"
@@ -112,9 +111,3 @@ def test_a_run_that_goes_on_with_other_kernels_says_so(
     monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "SkylakeX")
     hybridppo.resume(tmp_path / "run", total_steps=48, **options)
     assert "begun with NumPy's kernels for Haswell, and goes on with those for SkylakeX" in caplog.text
-
-
-@pytest.mark.parametrize("kernels", [["Haswell"], 3, {"Haswell": 1}, ""], ids=str)
-def test_what_names_no_kernels_says_nothing(kernels: Any, caplog: pytest.LogCaptureFixture) -> None:
-    _warn_of_kernels({"kernels": kernels})
-    assert not caplog.text

@@ -10,6 +10,7 @@ from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 import hybridppo
+from hybridppo.environments import replay
 from hybridppo.run_directory.checkpoints import folders, load
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
@@ -88,8 +89,11 @@ def test_no_owner_has_the_seed_of_another(tmp_path: Path) -> None:
     assert len(set(map(increment, generators))) == 1 + 8 + 2
 
 
-def test_environments_that_start_anew_do_so_from_seeds_they_never_had(tmp_path: Path) -> None:
+def test_environments_that_start_anew_do_so_from_seeds_they_never_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The episodes of a resumed run must not be those that it has already learned from."""
+    monkeypatch.setattr(replay, "MAX_SECONDS", 0.0)  # no episode is replayed
     train(0, run_dir=tmp_path / "run")
     seeds = noted()
     for times in range(2, 5):

@@ -360,13 +360,12 @@ class TensorSampler(BaseDeviceSampler):
         distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
         row = environments.encode.shape, environments.on_device.dtype
-        layout = DeviceRollout.layout(
-            plan.num_steps, num_envs, row=row, num_outputs=distribution.output_size,
+        block = DeviceRollout.zeros(
+            plan.num_steps, num_envs, environments.device, row=row, num_outputs=distribution.output_size,
             finals=(plan.num_steps, num_envs, *row[0]),
             action=(distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)),
             can_be_absent=bool(environments.agents), memory=plan.memory,
         )  # fmt: skip
-        block = DeviceRollout.zeros(layout, environments.device)
         super().__init__(environments, block, plan)
         self._all_rows = torch.arange(self.num_steps * self.num_envs, device=self._device)
         self._number = 0

@@ -20,14 +20,14 @@ from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.system.devices import accelerator_of
 
 
-def _layout(
-    environments: CompiledEnvironments, num_steps: int, num_outputs: int
-) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """The layout of a rollout, whose final observations are as kernels write them."""
+def _rollout(
+    environments: CompiledEnvironments, num_steps: int, num_outputs: int, device: torch.device
+) -> DeviceRollout:
+    """A rollout whose final observations are as kernels write them."""
     definition, columns = environments.definition, environments.num_envs
     finals = (num_steps, columns) if definition.episode_length else (1, 1)  # else episodes are never truncated
-    return DeviceRollout.layout(
-        num_steps, columns, row=((environments.encode.size,), torch.float32),
+    return DeviceRollout.zeros(
+        num_steps, columns, device, row=((environments.encode.size,), torch.float32),
         action=((max(1, definition.action_size),), _action_dtype(environments)), num_outputs=num_outputs,
         finals=(*finals, environments.written.size), can_be_absent=True,
     )  # fmt: skip
@@ -65,7 +65,7 @@ class EnvironmentsOnDevice:
         self.accelerator = accelerator_of(device)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
-        self.rollout = DeviceRollout.zeros(_layout(environments, num_steps, distribution.output_size), device)
+        self.rollout = _rollout(environments, num_steps, distribution.output_size, device)
         num_envs, columns = len(environments.states), environments.num_envs
         self.written = self.rollout.observations
         """`[T + 1, N, written]`, as kernels write them."""

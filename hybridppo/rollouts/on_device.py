@@ -6,7 +6,6 @@ A GPU copies from page-locked memory directly, and without making the host wait.
 import logging
 import mmap
 import weakref
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,6 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.system.devices import Accelerator, accelerator_of
 
 logger = logging.getLogger(__name__)
-
-TensorLayout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and type of each tensor, by name."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,12 @@ class DeviceRollout(Columns):
     starts: Tensor | None = None
     states: Tensor | None = None
 
-    @staticmethod
-    def layout(
+    @classmethod
+    def zeros(
+        cls,
         num_steps: int,
         num_columns: int,
+        device: torch.device,
         *,
         row: tuple[tuple[int, ...], torch.dtype],
         action: tuple[tuple[int, ...], torch.dtype],
@@ -56,12 +54,13 @@ class DeviceRollout(Columns):
         finals: tuple[int, ...],
         can_be_absent: bool,
         memory: MemoryLayout | None = None,
-    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every tensor, by name.
+    ) -> "DeviceRollout":
+        """A rollout of zeros.
 
         Args:
             num_steps: `T`.
             num_columns: `N`.
+            device: device of all tensors.
             row: shape and type of an observation's row.
             action: shape and type of an action.
             num_outputs: the size of the actor's outputs.
@@ -69,27 +68,25 @@ class DeviceRollout(Columns):
             can_be_absent: whether agents may be absent.
             memory: layout of the state of a recurrent actor.
         """
-        leading, flag = (num_steps, num_columns), torch.bool
-        layout = {
-            "observations": ((num_steps + 1, num_columns, *row[0]), row[1]),
-            "outputs": ((*leading, num_outputs), torch.float32),
-            "actions": ((*leading, *action[0]), action[1]),
-            "rewards": (leading, torch.float32),
-            "terminated": (leading, flag),
-            "truncated": (leading, flag),
-            "finals": (finals, row[1]),
-        }
-        if can_be_absent:
-            layout["absent"] = (leading, flag)
-        if memory is not None:
-            layout["starts"] = (leading, flag)
-            layout["states"] = ((memory.num_sequences(num_steps), num_columns, memory.state_size), torch.float32)
-        return layout
 
-    @classmethod
-    def zeros(cls, layout: TensorLayout, device: torch.device) -> "DeviceRollout":
-        """A rollout of this layout."""
-        return cls(**{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()})
+        def steps(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((num_steps, num_columns, *shape), dtype=dtype, device=device)
+
+        states = None
+        if memory is not None:
+            states = torch.zeros((memory.num_sequences(num_steps), num_columns, memory.state_size), device=device)
+        return cls(
+            observations=torch.zeros((num_steps + 1, num_columns, *row[0]), dtype=row[1], device=device),
+            outputs=steps(num_outputs),
+            actions=steps(*action[0], dtype=action[1]),
+            rewards=steps(),
+            terminated=steps(dtype=torch.bool),
+            truncated=steps(dtype=torch.bool),
+            finals=torch.zeros(finals, dtype=row[1], device=device),
+            absent=steps(dtype=torch.bool) if can_be_absent else None,
+            starts=steps(dtype=torch.bool) if memory is not None else None,
+            states=states,
+        )
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -320,11 +320,11 @@ class MultiLearnerStrategy(Strategy):
         with tempfile.TemporaryDirectory(prefix="hybridppo-") as folder:
             path = Path(folder) / "setup"
             path.write_bytes(packed)
-            for rank in range(1, self.size):
-                command = command_of("hybridppo.learner_process", str(store.port), str(rank), str(path))
-                with signals_blocked():
-                    self._processes[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             try:
+                for rank in range(1, self.size):
+                    command = command_of("hybridppo.learner_process", str(store.port), str(rank), str(path))
+                    with signals_blocked():
+                        self._processes[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
                 self.connect(store)
             except BaseException:
                 wait_for_ends(self._processes.values(), 0.0)

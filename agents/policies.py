@@ -25,14 +25,13 @@ from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import PoliciesActor
-from hybridppo.networks.numpy_twin import Sizes
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.on_tensors import own_rows
-from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents
+from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents, RowLayout
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import part_of, whole
 
@@ -120,8 +119,8 @@ def acting_together(
     distributions: Sequence[Distribution],
     spaces: Sequence[tuple[gym.Space[Any], gym.Space[Any]]],
     columns: Sequence[Sequence[int]],
-) -> tuple[Distribution, Sizes]:
-    """The joint distribution of policies with different spaces, and the sizes of their actors in it.
+) -> tuple[Distribution, list[RowLayout]]:
+    """The joint distribution of policies with different spaces, and the layouts of their rows.
 
     Args:
         distributions: one for each policy.
@@ -129,11 +128,7 @@ def acting_together(
         columns: for each policy, the indices of its agents in an environment.
     """
     together = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
-    sizes = [
-        (ObservationEncoder(observation).layout, distribution.output_size)
-        for distribution, (observation, _) in zip(distributions, spaces, strict=True)
-    ]
-    return together, sizes
+    return together, [ObservationEncoder(observation).layout for observation, _ in spaces]
 
 
 def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | None] | None = None) -> ObservesOfAgents:
@@ -279,14 +274,14 @@ class Policies:
         agents, columns = list(self.agents.values()), list(self.columns.values())
         self._any = agents[0]
         self.distribution: Distribution = self._any.distribution
-        self._sizes: Sizes | None = None
+        self._layouts: list[RowLayout] | None = None
         if isinstance(observation_space, SpacesOfAgents) or isinstance(action_space, SpacesOfAgents):
             spaces = [(agent.observation_space, agent.action_space) for agent in agents]
-            together, self._sizes = acting_together([each.distribution for each in agents], spaces, columns)
+            together, self._layouts = acting_together([each.distribution for each in agents], spaces, columns)
             has_same = all(agent.given_space == self._any.given_space for agent in agents)
             if isinstance(action_space, SpacesOfAgents) or not has_same:  # else only critics see other things
                 self.distribution = together
-        self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._sizes)
+        self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._layouts)
         self.version = 0
         self._learned: dict[str, Metrics] = {}
         """Metrics of the policies that have learned in an unfinished update."""
@@ -406,7 +401,7 @@ class Policies:
             memory = agent.memory
             states = None if memory is None else part.states[..., : memory.state_size].contiguous()
             part = replace(part, states=states, starts=None if memory is None else part.starts)
-        if self._sizes is None:
+        if self._layouts is None:
             return part
         layout = ObservationEncoder(agent.observation_space).layout
         part = replace(

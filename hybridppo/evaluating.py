@@ -363,9 +363,9 @@ def policies_acting(
     of_others = any(agent.config.squash_actions for agent in trained)
     squash = [agent.config.squash_actions if isinstance(agent, PPO) else of_others for agent in agents.values()]
     distributions = [distribution_for(action, squash=own) for (_, action), own in zip(spaces, squash, strict=True)]
-    distribution, sizes = distributions[0], None
+    distribution, row_layouts = distributions[0], None
     if any(own != spaces[0] for own in spaces):
-        distribution, sizes = acting_together(distributions, spaces, columns)
+        distribution, row_layouts = acting_together(distributions, spaces, columns)
     elif len({*squash}) > 1:
         distribution = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
@@ -384,7 +384,7 @@ def policies_acting(
         yield (
             whose,
             {
-                "actor": NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
+                "actor": NumpyPoliciesActor(actors, columns, row_layouts, state_sizes=state_sizes),
                 "distribution": distribution,
                 "memory": max(filter(None, layouts), key=lambda each: each.state_size, default=None),
             },

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
 from hybridppo.networks.modes import float32_linear
 from hybridppo.networks.numpy_mlp import FORBIDDEN
-from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, Sizes, most_outputs, twin_within
+from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, twin_within
 from hybridppo.spaces.on_tensors import numbers_of, own_rows
 from hybridppo.spaces.rows import RowLayout
 
@@ -170,15 +170,14 @@ class PoliciesActor(nn.Module):
     Args:
         actors: the actor of each policy.
         agents: for each policy, the indices of its own agents among the `A` of an environment.
-        sizes: for each policy, the layout of its rows and the number of its outputs; other outputs are zeros. None if
-            all policies take whole rows and have equally many outputs.
+        layouts: for each policy, the layout of its rows, if policies take other rows; else None.
     """
 
     def __init__(
-        self, actors: Sequence[nn.Module], agents: Sequence[Sequence[int]], sizes: Sizes | None = None
+        self, actors: Sequence[nn.Module], agents: Sequence[Sequence[int]], layouts: Sequence[RowLayout] | None = None
     ) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.layouts = layouts
         self.actors = nn.ModuleList(actors)
         self.agents = tuple(tuple(of_policy) for of_policy in agents)
         self.num_agents = sum(map(len, self.agents))
@@ -191,16 +190,14 @@ class PoliciesActor(nn.Module):
         return self.outputs_by(lambda number, rows: self.actors[number](rows), observations)
 
     def outputs_by(self, act: Callable[[int, Tensor], Tensor], observations: Tensor) -> Tensor:
-        """The outputs of all rows in their order; `act` takes the number of a policy and its rows."""
-        outputs: Tensor | None = None
+        """The outputs of all rows, filled up with zeros; `act` takes the number of a policy and its rows."""
+        found = []
         for number in range(len(self.actors)):
             rows = self.rows_of(number, observations)
-            found = act(number, rows if self.sizes is None else own_rows(rows, self.sizes[number][0]))
-            if outputs is None:
-                width = found.shape[-1] if self.sizes is None else most_outputs(self.sizes)
-                outputs = found.new_zeros((len(observations), width))
-            self.put(outputs, number, found)
-        assert outputs is not None  # there is at least one policy
+            found.append(act(number, rows if self.layouts is None else own_rows(rows, self.layouts[number])))
+        outputs = found[0].new_zeros((len(observations), max(own.shape[-1] for own in found)))
+        for number, own in enumerate(found):
+            self.put(outputs, number, own)
         return outputs
 
     def numpy_twin(self) -> PoliciesTwin | None:
@@ -209,7 +206,7 @@ class PoliciesActor(nn.Module):
         if len(twins) < len(self.actors):
             return None
         num_arrays = tuple(len(arrays_of(actor)) for actor in self.actors)
-        return PoliciesTwin(tuple(twins), num_arrays, self.agents, self.sizes)
+        return PoliciesTwin(tuple(twins), num_arrays, self.agents, self.layouts)
 
     def twin_arrays(self) -> list[Tensor]:
         """The arrays of all its actors."""

@@ -18,13 +18,8 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
 
 Agents = Sequence[Sequence[int]]
-Sizes = Sequence[tuple[RowLayout, int]]
-"""For each policy, the layout of its rows, and the number of its outputs."""
-
-
-def most_outputs(sizes: Sizes) -> int:
-    """The largest number of outputs of a policy."""
-    return max(outputs for _, outputs in sizes)
+Layouts = Sequence[RowLayout] | None
+"""For each policy, the layout of its rows, if policies take other rows; else None."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ class PoliciesTwin:
     num_arrays: tuple[int, ...]
     """Number of parameter arrays of each actor."""
     agents: Agents
-    sizes: Sizes | None = None
+    layouts: Layouts = None
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
         """Like `NumpyTwin.actor`."""
@@ -87,7 +82,7 @@ class PoliciesTwin:
         parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
         actors = [twin.actor(part) for twin, part in zip(self.twins, parts, strict=True)]
         state_sizes = [0 if twin.cell is None else twin.cell.state_size for twin in self.twins]
-        actor = NumpyPoliciesActor(actors, self.agents, self.sizes, state_sizes)
+        actor = NumpyPoliciesActor(actors, self.agents, self.layouts, state_sizes)
         actor.parameters, actor.version = parameters, version
         return actor
 
@@ -148,14 +143,14 @@ class NumpyPoliciesActor(ArrayActor):
     Args:
         actors: the actor of each policy.
         agents: for each policy, which of the `A` agents of an environment are its own.
-        sizes: as for `PoliciesActor`.
+        layouts: as for `PoliciesActor`.
         state_sizes: for each policy, the numbers in the state of its actor; 0 without a memory.
     """
 
     def __init__(
-        self, actors: Sequence[Any], agents: Agents, sizes: Sizes | None = None, state_sizes: Sequence[int] = ()
+        self, actors: Sequence[Any], agents: Agents, layouts: Layouts = None, state_sizes: Sequence[int] = ()
     ) -> None:
-        self.actors, self.agents, self._sizes = actors, agents, sizes
+        self.actors, self.agents, self._layouts = actors, agents, layouts
         self._num_agents = sum(map(len, agents))
         parts = zip(actors, agents, state_sizes, strict=False)
         self._remembering = [(actor, own, size) for actor, own, size in parts if size]
@@ -185,15 +180,11 @@ class NumpyPoliciesActor(ArrayActor):
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; row `i` belongs to agent `i % A`."""
         rows = observations.reshape(-1, self._num_agents, *observations.shape[1:])
-        outputs: Array | None = None
+        found: list[Array] = []
         for number, (actor, own) in enumerate(zip(self.actors, self.agents, strict=True)):
             taken = rows[:, own].reshape(-1, *observations.shape[1:])
-            if self._sizes is not None:
-                taken = self._sizes[number][0].own(taken)
-            found = actor(taken)
-            if outputs is None:
-                width = found.shape[-1] if self._sizes is None else most_outputs(self._sizes)
-                outputs = np.zeros((len(rows), self._num_agents, width), np.float32)
-            outputs[:, own, : found.shape[-1]] = found.reshape(len(rows), len(own), -1)
-        assert outputs is not None  # there is at least one policy
+            found.append(actor(taken if self._layouts is None else self._layouts[number].own(taken)).copy())
+        outputs = np.zeros((len(rows), self._num_agents, max(part.shape[-1] for part in found)), np.float32)
+        for own, part in zip(self.agents, found, strict=True):
+            outputs[:, own, : part.shape[-1]] = part.reshape(len(rows), len(own), -1)
         return outputs.reshape(len(observations), -1)

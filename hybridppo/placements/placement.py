@@ -285,7 +285,7 @@ class RememberingPolicies(NumpyPoliciesActor):
         actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
         self._network, self._cells = network, [cell_of(actor) for actor in network.actors]
         state_sizes = [0 if cell is None else cell.state_size for cell in self._cells]
-        super().__init__(actors, network.agents, network.sizes, state_sizes)
+        super().__init__(actors, network.agents, network.layouts, state_sizes)
         self.version = version
 
     @torch.no_grad()

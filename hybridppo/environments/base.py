@@ -69,9 +69,12 @@ class Environments(ABC):
     device: Any = None
     """The `torch.device` of environments of tensors; None for arrays of the host."""
 
-    def __init__(
-        self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]", first: int = 0
-    ) -> None:
+    title = ""
+    """What these environments are, for errors."""
+    _seed: int = 0
+    """The seed of the last reset, for errors."""
+
+    def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
         self.num_envs = int(num_envs)  # a vector may have a number of NumPy's
         """Columns of a rollout, `N`: the environments, or the agents of each environment in turn."""
         self.agents: tuple[str, ...] = ()
@@ -153,6 +156,10 @@ class Environments(ABC):
         """The sums since the last call."""
         assert self._infos is not None  # `measure_infos` was called
         return self._infos.take()
+
+    def failure(self, when: str, what: str) -> EnvError:
+        """The error of environments that fail together."""
+        return EnvError(f"{self.title} (seed {self._seed}), failed {when}: {what}")
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, if `step` does not check them."""

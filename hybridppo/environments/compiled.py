@@ -92,7 +92,8 @@ class CompiledEnvironments(Environments):
         """`[E]`, lengths of the unfinished episodes."""
         self.present: Array = np.ones(shape, np.bool_)
         """`[E, A]`: which agents are present."""
-        self._first, self._seed, self._num_steps = first, 0, 0
+        self._first, self._num_steps = first, 0
+        self.title = f"environments {first} to {first + num_envs - 1}, compiled {definition.name}"
         self._num_threads = min(num_threads, num_envs)
         self._threads: ThreadPoolExecutor | None = None
         self._seconds_of_work = 0.0
@@ -251,14 +252,6 @@ class CompiledEnvironments(Environments):
         """The environment and agent of a column, for messages."""
         env, agent = divmod(int(column), self.num_agents)
         return f"environment {self._first + env}" + (f", agent {self.agents[agent]!r}" if self.agents else "")
-
-    def failure(self, when: str, what: str) -> EnvError:
-        """The error of these environments."""
-        last = self._first + self._num - 1
-        name = self.definition.name
-        return EnvError(
-            f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}"
-        )
 
     def _arrays(self) -> dict[str, Array]:
         """The whole state, `[E, ...]` each."""

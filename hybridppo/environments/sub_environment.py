@@ -358,8 +358,7 @@ class SubEnvironments(Environments):
         observation_space: "gym.Space[Any]",
         action_space: "gym.Space[Any]",
     ) -> None:
-        first = sub_environments[0].index
-        super().__init__(len(sub_environments) * columns, observation_space, action_space, first)
+        super().__init__(len(sub_environments) * columns, observation_space, action_space)
         self.sub_environments = sub_environments
         self._columns = [slice(i * columns, (i + 1) * columns) for i in range(len(sub_environments))]
         self._num_steps = 0

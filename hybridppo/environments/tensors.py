@@ -108,7 +108,8 @@ class TensorEnvironments(Environments):
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
         """Encodes rows of the whole environment."""
-        self._seed = self._num_steps = 0
+        self._num_steps = 0
+        self.title = f"{self.num_envs} environments of tensors, {self.name}"
         self._accelerator = accelerator_of(self.device)
         self._info_values: dict[str, list[Tensor]] = {}
 
@@ -221,12 +222,6 @@ class TensorEnvironments(Environments):
             return look()
         except BadValueError as error:
             raise self.failure(when, str(error)) from None
-
-    def failure(self, when: str, what: str) -> EnvError:
-        """The error of these environments."""
-        return EnvError(
-            f"{self.num_envs} environments of tensors, {self.name} (seed {self._seed}), failed {when}: {what}"
-        )
 
     def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
         """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.

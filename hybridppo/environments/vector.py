@@ -51,11 +51,11 @@ class VectorEnvironments(Environments):
         self._resets_at_once = mode is AutoresetMode.SAME_STEP
         self._flags: tuple[Array, Array] | None = None
         """The flags of the last step since a reset, in the mode NEXT_STEP."""
-        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
+        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
         self.vector = vector
         self._first = first
+        self.title = f"environments {first} to {first + self.num_envs - 1}, a {type(vector).__name__}"
         self._began: dict[str, str] = {}
-        self._seed: int | None = None
         self._num_steps = 0
         self._sum = self.encode.finite_test(self.num_envs)
         self._shape, self._one_each = (self.num_envs, *self.encode.shape), (self.num_envs,)
@@ -172,11 +172,7 @@ class VectorEnvironments(Environments):
             raise self._failure(f"in step {self._num_steps}", error) from None
 
     def _failure(self, when: str, error: BaseException) -> EnvError:
-        last = self._first + self.num_envs - 1
-        return EnvError(
-            f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
-            f"{self._lost_workers(error)}{describe_error(error)}"
-        )
+        return self.failure(when, self._lost_workers(error) + describe_error(error))
 
     def _lost_workers(self, error: BaseException) -> str:
         """The beginning of a message if gymnasium's workers have ended, of which its error says nothing."""
@@ -221,8 +217,7 @@ class VectorEnvironments(Environments):
         self._load_infos(states)
 
     def _close(self) -> None:
-        last = self._first + self.num_envs - 1
-        with warned_of_closing(f"environments {self._first} to {last}, a {type(self.vector).__name__},"):
+        with warned_of_closing(f"{self.title},"):
             if isinstance(vector := self.vector.unwrapped, AsyncVectorEnv):
                 vector.close(timeout=0)  # of a step that was broken off, some answers may be read already
             self.vector.close()
@@ -259,34 +254,27 @@ class VectorEnvironments(Environments):
         """The final observations of these environments, which were reset in the same step."""
         if not indices:
             return []
-        if not (isinstance(infos, Mapping) and "final_obs" in infos):
-            found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
-            raise self._failure(
-                f"in step {self._num_steps}",
-                BadValueError(
+        with self._in_step():
+            if not (isinstance(infos, Mapping) and "final_obs" in infos):
+                found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
+                raise BadValueError(
                     f"environments {[self._first + i for i in indices]} were truncated and reset in the same step, but "
                     f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
-                ),
-            )
-        finals = infos["final_obs"]
-        try:
-            each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
-        except (KeyError, IndexError, TypeError, ValueError):
-            each = []
-        if len(each) != self.num_envs:
-            raise self._failure(
-                f"in step {self._num_steps}",
-                BadValueError(
+                )
+            finals = infos["final_obs"]
+            try:
+                each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
+            except (KeyError, IndexError, TypeError, ValueError):
+                each = []
+            if len(each) != self.num_envs:
+                raise BadValueError(
                     f"infos['final_obs'] must have a final observation for each of {self.num_envs} environments, in an "
                     f"array or as a batch of their space, and is {shown(finals)}"
-                ),
-            )
-        encoded: list[Array] = []
-        with self._in_step():
-            for i in indices:
-                encoded.append(self.encode.one(each[i]))
+                )
+            encoded = [self.encode.one(each[i]) for i in indices]
+            for i, final in zip(indices, encoded, strict=True):
                 name = f"the final observation of environment {self._first + i}: observation"
-                self.encode.require_finite(name, encoded[-1])
+                self.encode.require_finite(name, final)
         return encoded
 
 

@@ -503,7 +503,7 @@ def test_restart_takes_copies_where_there_is_a_vectorised_form() -> None:
 
 def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
     vector = partial(vector_of, lambda env, result: result, AutoresetMode.NEXT_STEP, NUM_ENVS)
-    with pytest.raises(ConfigurationError, match="with a SyncVectorEnv that a function makes: let it make one environment"):
+    with pytest.raises(ConfigurationError, match="a SyncVectorEnv that a function makes: let it make one"):
         train(vector, on_env_error="restart")
     with pytest.raises(ConfigurationError, match="on_env_error must be raise or restart, got 'ignore'"):
         train("CartPole-v1", on_env_error="ignore")

@@ -7,7 +7,7 @@ Custom networks are a function like `actor_and_critic`, for `hybridppo.train(...
 
 Both are modules that take observations as stored rows, `[B, *ObservationEncoder(observation_space).shape]`. The actor
 returns the outputs of `distribution_for(action_space)`, `[B, output_size]`; the critic returns `[B, 1]`. All parameters
-are float32. Any modules will do, but only the library's have a NumPy form: others sample and learn through torch, and
+are float32. Any modules will do, but only the library's have a NumPy twin: others sample and learn through torch, and
 cannot act in worker processes.
 
 Modules are in `train()` while gradients are computed, and in `eval()` otherwise (`modes.py`). To freeze a part, let its
@@ -214,7 +214,8 @@ def checked_networks(
         others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
         if others:
             raise ConfigurationError(f"the parameters of the {name} must be float32, and some are {', '.join(others)}")
-    layers = {layer for module in made for layer in module.modules() if _learns(layer)}
+    every = {layer for module in made for layer in module.modules()}
+    layers = {layer for layer in every if any(each.requires_grad for each in layer.parameters(recurse=False))}
     if not layers.isdisjoint(_MADE):
         raise ConfigurationError(
             "networks returned modules that it returned before, and that another agent trains: let every call make new "
@@ -222,10 +223,6 @@ def checked_networks(
         )
     _MADE.update(layers)
     return made
-
-
-def _learns(layer: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
 @torch.no_grad()

@@ -23,10 +23,10 @@ class ChoicesKind(Kind[Any]):
 
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        self._sizes, self._starts = self._options()
+        self.sizes, self.starts = self._options()
         """Number of options of each choice, and the number of its first option."""
-        self.size = sum(self._sizes)
-        ends = np.cumsum([0, *self._sizes]).tolist()
+        self.size = sum(self.sizes)
+        ends = np.cumsum([0, *self.sizes]).tolist()
         self._slices = [slice(start, end) for start, end in itertools.pairwise(ends)]
 
     def _options(self) -> tuple[list[int], Array]:
@@ -35,11 +35,11 @@ class ChoicesKind(Kind[Any]):
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
         array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")
         # [..., *space] -> [..., choices]
-        indices = array.reshape(*rows.shape[:-1], len(self._sizes)) - self._starts
+        indices = array.reshape(*rows.shape[:-1], len(self.sizes)) - self.starts
         for i, part in enumerate(self._slices):
             bad = write_one_hot(indices[..., i], rows[..., part])
             if bad is not None:
-                raise self._no_choice((indices[..., i] + self._starts[i]).ravel()[bad], self.mask_parts[i][0])
+                raise self._no_choice((indices[..., i] + self.starts[i]).ravel()[bad], self.mask_parts[i][0])
 
     def _no_choice(self, number: Any, path: str) -> BadValueError:
         return BadValueError(f"its observation{path} is {number}, which is not one of its space, {self.space}")
@@ -51,16 +51,16 @@ class ChoicesKind(Kind[Any]):
     @property
     def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
         paths = [self.path + "".join(f"[{i}]" for i in place) for place in np.ndindex(*self.space.shape)]
-        return list(zip(paths, self._sizes, strict=True))
+        return list(zip(paths, self.sizes, strict=True))
 
     def flat_mask(self, mask: Any) -> Array:
         """`[sum(sizes)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
         if mask is None:
-            return np.ones(sum(self._sizes), np.float32)
+            return np.ones(sum(self.sizes), np.float32)
         is_flat = isinstance(mask, np.ndarray) or (isinstance(mask, list) and all(np.ndim(part) == 0 for part in mask))
         if self.space.shape and is_flat:
-            which = f"those of all choices in turn, of {self._sizes}"
-            return as_truths(mask, (sum(self._sizes),), f"its action mask{self.path}", which)
+            which = f"those of all choices in turn, of {self.sizes}"
+            return as_truths(mask, (sum(self.sizes),), f"its action mask{self.path}", which)
         parts = zip(self._masks(mask, self.space.shape, self.path), self.mask_parts, strict=True)
         which = "one for each action"
         return np.concatenate([as_truths(part, (n,), f"its action mask{path}", which) for part, (path, n) in parts])

@@ -7,12 +7,12 @@ image, since network formats cannot read four bytes as a number.
 import math
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.base import Kind
+from hybridppo.spaces.choices import ChoicesKind, MultiBinaryKind
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowLayout
 
@@ -65,20 +65,17 @@ class TensorEncoder:
             if tensor.dtype != torch.uint8:
                 raise BadValueError(f"{name}{leaf.path} are an image, and must be torch.uint8, not {tensor.dtype}")
             return tensor
-        if isinstance(leaf.space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        if isinstance(leaf, ChoicesKind) and not isinstance(leaf, MultiBinaryKind):
             if tensor.is_floating_point():
                 raise BadValueError(f"{name}{leaf.path} are choices, and must be of whole numbers, not {tensor.dtype}")
-            return _one_hot(leaf.space, tensor.reshape(self._num_rows, -1))
+            return _one_hot(leaf, tensor.reshape(self._num_rows, -1))
         return tensor.reshape(self._num_rows, -1).to(torch.float32)
 
 
-def _one_hot(space: Any, choices: Tensor) -> Tensor:
+def _one_hot(kind: ChoicesKind, choices: Tensor) -> Tensor:
     """Choices `[N, choices]` one-hot, `[N, size]`; nan for an invalid choice."""
-    is_single = isinstance(space, gym.spaces.Discrete)
-    sizes = [int(space.n)] if is_single else space.nvec.ravel().tolist()
-    starts = [int(space.start)] if is_single else space.start.ravel().tolist()
     parts = []
-    for at, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+    for at, (size, start) in enumerate(zip(kind.sizes, kind.starts.tolist(), strict=True)):
         hot = (choices[:, at, None] == torch.arange(start, start + size, device=choices.device)).to(torch.float32)
         parts.append(hot.masked_fill(hot.sum(1, keepdim=True) == 0.0, float("nan")))
     return torch.cat(parts, 1)

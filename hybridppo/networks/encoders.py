@@ -160,7 +160,8 @@ class EncodedNetwork(nn.Module):
         ndim = 3 if self.layout.is_one_image else 1
         leading, rows = observations.shape[:-ndim], observations.reshape(-1, *observations.shape[-ndim:])
         images = images_of(rows, self.layout)
-        numbers = numbers_of(rows, self.layout).reshape(len(rows), self.layout.num_numbers)
+        # Not len(rows), which would fix the size of a batch in an exported graph.
+        numbers = numbers_of(rows, self.layout).reshape(rows.shape[0], self.layout.num_numbers)
         seen = [
             numbers[:, :0] if isinstance(convolutions, nn.Identity) else features_of(batch, image, convolutions)
             for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)

@@ -93,7 +93,7 @@ NOT_RUN = {
     "python -m build": REPOSITORY,
     "python -m twine": REPOSITORY,
     "hybridppo train HalfCheetah-v5 --placement": GPU,
-    "python scripts/": REPOSITORY,
+    "python tests/tools/": REPOSITORY,
     "python benchmarks/": REPOSITORY,
     "pip install ": INSTALLS,
     "hybridppo train CartPole-v1 --vectorization compiled --placement cuda": GPU,

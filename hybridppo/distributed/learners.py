@@ -282,9 +282,9 @@ class MultiLearnerStrategy(Strategy):
             for each in self._agents:
                 each.share(partial(self._update_of, each))
         tensors, state = agent.state()
-        path = None if plan.directory is None else plan.directory.path
-        mine = on_host(tensors), state, plan.checkpoint, path, settings.to_json()
-        tensors, state, checkpoint, path, of_first = self.group.broadcast(mine)
+        directory = None if plan.directory is None else (plan.directory.path, plan.directory.config)
+        mine = on_host(tensors), state, plan.checkpoint, directory, settings.to_json()
+        tensors, state, checkpoint, directory, of_first = self.group.broadcast(mine)
         agent.load_state(own_columns(tensors, self.rank, self.size), state)
         plan = replace(plan, env=self._on_device(plan.env))
         if self.rank == 0:
@@ -293,7 +293,7 @@ class MultiLearnerStrategy(Strategy):
         return replace(
             plan,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
-            directory=None if path is None else Elsewhere(path, {}),
+            directory=None if directory is None else Elsewhere(*directory),
             checkpoint=checkpoint,
             profile=False,
             progress=False,

@@ -89,8 +89,7 @@ class WarmSubprocess:
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
-            kind = "--serve" if command[3] == "hybridppo.distributed.central_learner" else cls.kind
-            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind=kind)
+            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind=cls.kind)
         _copies[psutil.Process(process.pid)] = command[3]
         return process
 

@@ -350,7 +350,7 @@ def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 _OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
 _OF_ROWS = re.compile(r"replay\.\w+")
-_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\.\d+\.|runner\.)(\w+)")
+_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\._kept\.\d+\.|runner\.)(\w+)")
 
 
 def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -378,10 +378,11 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(plan, strategy)
         stack.callback(sampler.close)
-        config_json, run_path = settings.to_json(), None
-        if directory is not None:
-            config_json, run_path = {**config_json, "origin": directory.config["origin"]}, directory.path
-        run = TrainingRun(agent, config_json, run_path)
+        origin_of_run = (
+            {} if directory is None else directory.config.get("origin", {})
+        )  # only the first learner's has it
+        run_path = None if directory is None else directory.path
+        run = TrainingRun(agent, {**settings.to_json(), "origin": origin_of_run}, run_path)
         runner = strategy.runner(
             agent,
             sampler,

@@ -586,12 +586,15 @@ class LocalFiller(Stepper):
         while left > 0:
             first, end = filled, chunk_end(filled + 1)
             self.make_room(buffer, end)
+            before = self._plan.noise.bit_generator.state
             if first % CHUNK == 0:
                 rows = slice(self._plan.distribution.noise_rows(first), self._plan.distribution.noise_rows(end))
                 buffer.noise[rows] = self._plan.distribution.draw_noise(self._plan.noise, (rows.stop - rows.start, 1))
             filled, found = self.fill(buffer, actor, stop, first, end, left)
             finals, seconds = finals + found, seconds + self.seconds
             left -= num_ends(buffer, first, filled)
+            if filled == first:  # stopped: the noise is drawn again when the rollout is continued
+                self._plan.noise.bit_generator.state = before
             if filled < end:  # stopped, or the last episode has ended
                 break
         self.seconds = seconds

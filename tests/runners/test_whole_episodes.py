@@ -31,6 +31,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.runners import sampler as module
 from hybridppo.runners.sampler import Sampler
+from hybridppo.system.signals import Stopped
 
 SCRIPT: Script = ((3, "truncated"), (1, "terminated"), (5, "both"), (2, "terminated"), (4, "truncated"))
 
@@ -234,6 +235,16 @@ class Fragile(ScriptedEnv):
 
     def _observation(self) -> np.ndarray:
         return self._failing(self._episode, self._step, super()._observation())
+
+
+def test_a_rollout_that_is_stopped_before_its_first_step_draws_its_noise_once() -> None:
+    whole, stopped, actor = make_sampler(noise_seed=3), make_sampler(noise_seed=3), UniformActor()
+    stopped._stop[0] = 1
+    with pytest.raises(Stopped):
+        stopped.collect(actor)
+    stopped._stop[0] = 0
+    for _ in range(5):
+        assert stopped.collect(actor).actions.tolist() == whole.collect(actor).actions.tolist()
 
 
 def sticks(episode: int, step: int, observation: np.ndarray) -> np.ndarray:

@@ -213,7 +213,7 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "advantages of your own": {"several policies": f"advantages {NO_MAPPING}"},
     "networks of your own": {
         "several policies": f"networks {NO_MAPPING}",
-        "critics that see more": "critic_observes is for the library's networks, and networks= was given",
+        "critics that see more": "critic_observes='all' is for the library's networks, and networks= was given",
     },
     "schedules that are functions": {"several policies": f"schedules that are functions {NO_MAPPING}"},
     "keys of observations": {"critics that see more": "critic_observes does not work with actor_keys"},

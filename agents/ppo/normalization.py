@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from hybridppo.networks.numpy_layers import EPSILON, LIMIT
 from hybridppo.rollouts.advantages import discounted_sums
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.on_tensors import numbers_of
 
 Together = Callable[[str, Sequence[Moments]], Moments]
 """Combines the moments of several parts, as `Exchange.moments`."""
@@ -168,13 +170,22 @@ class RewardNormalizer(nn.Module):
         return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
 
 
-def too_large(iteration: int, normalization: Normalization) -> TrainingError:
-    """The error for numbers whose variance is not finite."""
-    observations = normalization.observations
-    is_finite = observations is None or bool(observations.moments.variance.isfinite().all())
-    kind = "rewards" if is_finite else "observations"
+def too_large(
+    iteration: int, normalization: Normalization, rollout: Rollout, encode: ObservationEncoder
+) -> TrainingError:
+    """The error for numbers whose variance is not finite, with the largest of them that counts."""
+    rewards, observations = rollout.rewards[..., None], normalization.observations
+    are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, rollout.valid_rows, 1.0).view_as(rewards)
+    if observations is not None and not bool(observations.moments.variance.isfinite().all()):
+        kind, numbers = "observation", numbers_of(rollout.observations[:-1], encode.layout)
+        sizes = numbers.abs() * are_steps * ~observations.moments.variance.isfinite()
+    else:
+        kind, numbers, sizes = "reward", rewards, rewards.abs() * are_steps
+    step, column, number = map(int, np.unravel_index(int(sizes.argmax()), sizes.shape))
+    name = encode.names[number] if kind == "observation" else ""
     return TrainingError(
-        f"training stopped in iteration {iteration}: the variance of {kind} is too large for float32, and "
-        f"normalize_{kind}=True needs it: give smaller ones, or set normalize_{kind}=False. The last checkpoint was "
-        "written before"
+        f"training stopped in iteration {iteration}: {kind}{name} is {float(numbers[step, column, number]):g} in step "
+        f"{step} of the rollout, of environment {column} (of agent {column} of all, if environments have several). The "
+        f"variance of such numbers is too large for float32, and normalize_{kind}s=True needs it: give smaller "
+        f"ones, or set normalize_{kind}s=False. The last checkpoint was written before"
     )

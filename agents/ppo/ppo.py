@@ -280,7 +280,7 @@ class PPO(PolicyAgent):
             self._measures_of_pool(batch, loop),
         )
         if not math.isfinite(variance):
-            raise too_large(self.version, self.normalization)
+            raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
         if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
             rows = batch.steps()
             raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)

@@ -101,9 +101,13 @@ class RayStrategy(Strategy):
                 ray.init(**options)
         except Exception as error:  # plain ones too: "The current node timed out during startup"
             where = "could not be started on this machine" if address == "local" else f"does not answer at {address}"
-            reason = (str(error).strip().splitlines() or [""])[-1]
+            causes: list[BaseException] = [error]
+            while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+                causes.append(cause)
+            lines = (f"{type(each).__name__}: {(str(each).strip().splitlines() or [''])[-1]}" for each in causes)
+            reason = "; because of ".join(lines)
             raise DistributedError(
-                f"Ray {where} ({type(error).__name__}: {reason}). A cluster is started by ray start --head, and joined "
+                f"Ray {where} ({reason}). A cluster is started by ray start --head, and joined "
                 "by other machines with ray start --address HOST:PORT, all with the same versions of Python and Ray, "
                 "with RAY_AUTH_MODE=token in the environment, and with the token of the first machine: see "
                 "docs/clusters.md"

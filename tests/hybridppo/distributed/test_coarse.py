@@ -57,24 +57,6 @@ def assert_is_gone(mark: Path) -> None:
         psutil.Process(int(mark.read_text())).wait(timeout=20)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(CONFIG, num_envs=4),
-        hybridppo.TD3Config(num_envs=4, hidden_sizes=(8,), learning_starts=64, gradient_steps=1),
-    ],
-    ids=["ppo", "td3"],
-)
-def test_rays_workers_sample_for_several_learners(config: Any) -> None:
-    options: dict[str, Any] = {"env": "Pendulum-v1", "config": config, "total_steps": 4 * 256}
-    alone = train(distributed="multi:1:2", **options)
-    address = ray.get_runtime_context().gcs_address
-    several = train(distributed="multi:2:2", num_workers=2, address=address, **options)
-    assert alone.metrics["episodes"] > 0
-    assert torch.equal(values_of(several), values_of(alone))
-    assert counted(several.metrics) == counted(alone.metrics)
-
-
 def torch_free() -> "gym.Env[Any, Any]":
     assert "torch" not in sys.modules
     return gym.make("CartPole-v1")

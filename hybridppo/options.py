@@ -123,8 +123,8 @@ class RunOptions:
 
     distributed: str = field(default="local", metadata=CHANGEABLE)
     """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
-    multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS, fine:WORKERS,
-    environments:WORKERS. The numbers after the first may be left out."""
+    multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS; over Ray coarse:SAMPLERS, fine:WORKERS, environments:WORKERS,
+    central:LEARNERS:MAX_LAG. The numbers after the first may be left out."""
     address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
     """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address, the
     variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine."""

@@ -154,7 +154,9 @@ def clipped(gradient: Array, limit: float) -> float:
 
 def _rows(batch: dict[str, Array], start: int, end: int) -> Batch:
     """Consecutive rows of a batch of arrays, as views."""
-    return Batch(**{name: column[start:end] for name, column in batch.items()})
+    rows = Batch.__new__(Batch)  # without a call with keyword arguments, which a small minibatch would notice
+    rows.__dict__ = {name: column[start:end] for name, column in batch.items()}
+    return rows
 
 
 class Hidden:

@@ -138,21 +138,18 @@ class CategoricalGradient:
     def __init__(self, distribution: Categorical) -> None:
         self._runs, self._is_one = distribution.runs, not distribution.shape
         self._size = distribution.output_size
+        self._softmaxes = [_Softmax((n,) if self._is_one else (n, 1)) for _, n, *_ in self._runs]
 
     def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies, summed over the choices."""
         if self._is_one:
-            self._softmaxes = [_Softmax(outputs, actions)]
-            return self._softmaxes[0].log_prob, self._softmaxes[0].entropy
-        # [num * n, B] -> [n, num, B]
-        self._softmaxes = [
-            _Softmax(outputs[logits].reshape(num, n, -1).swapaxes(0, 1), actions[chosen])
-            for num, n, logits, chosen in self._runs
-        ]
+            return self._softmaxes[0].forward(outputs, actions)
         log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
-        for softmax in self._softmaxes:
-            log_prob += softmax.log_prob.sum(0)
-            entropy += softmax.entropy.sum(0)
+        for (num, n, logits, chosen), softmax in zip(self._runs, self._softmaxes, strict=True):
+            # [num * n, B] -> [n, num, B]
+            log_probs, entropies = softmax.forward(outputs[logits].reshape(num, n, -1).swapaxes(0, 1), actions[chosen])
+            log_prob += log_probs.sum(0)
+            entropy += entropies.sum(0)
         return log_prob, entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
@@ -167,21 +164,25 @@ class CategoricalGradient:
 
 
 class _Softmax:
-    """The softmax of logits `[n, ..., B]`, and the chosen options `[..., B]`."""
+    """The softmax of logits `[n, ..., B]`; `shape` is theirs without `B`, with 1 for other axes than `n`."""
 
-    def __init__(self, logits: Array, actions: Array) -> None:
-        logits = logits - np.maximum.reduce(logits)
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._options = np.arange(shape[0]).reshape(*shape, 1)
+
+    def forward(self, logits: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities of the chosen options `[..., B]` and entropies; overwrites the logits."""
+        logits -= np.maximum.reduce(logits)
         exponentials = np.exp(logits)
         totals = np.add.reduce(exponentials)
         self._log_probs, self._probs = logits - np.log(totals), exponentials / totals
-        self._chosen = np.arange(len(logits)).reshape(-1, *[1] * (logits.ndim - 1)) == actions
-        self.entropy = -np.add.reduce(self._probs * self._log_probs)
-        self.log_prob = np.add.reduce(self._chosen * self._log_probs)
+        self._chosen = self._options == actions
+        self._entropy = -np.add.reduce(self._probs * self._log_probs)
+        return np.add.reduce(self._chosen * self._log_probs), self._entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32) -> Array:
         """The gradient of the logits."""
         # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
         d_logits: Array = d_log_prob * (self._chosen - self._probs)
         if d_entropy:
-            d_logits -= d_entropy * self._probs * (self._log_probs + self.entropy)
+            d_logits -= d_entropy * self._probs * (self._log_probs + self._entropy)
         return d_logits

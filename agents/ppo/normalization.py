@@ -58,7 +58,7 @@ class Normalization(nn.Module):
     def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor, FrameStacks | None]:
         """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them.
 
-        Of stacks, the observations are the numbers of their frames, and the last result makes the stacks.
+        If frames are stacked, the observations are the numbers of their frames, and the last result makes the stacks.
         """
         normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
         observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)

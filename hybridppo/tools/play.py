@@ -96,7 +96,7 @@ def play(
         most_steps: number of steps after which to end, even within an episode; None for no limit in a window, and for
             3,000 steps of a video, because an episode may have no end.
         env: as for `hybridppo.evaluate`; a function must make an environment with `render_mode="rgb_array"`, or
-            `"human"` for a window. Of batched environments on tensors, the function makes one.
+            `"human"` for a window. For batched environments on tensors, the function makes one.
         env_kwargs: as for `hybridppo.evaluate`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.

@@ -94,7 +94,6 @@ NOT_RUN = {
     "python -m twine": REPOSITORY,
     "hybridppo train HalfCheetah-v5 --placement": GPU,
     "python tests/tools/": REPOSITORY,
-    "python benchmarks/": REPOSITORY,
     "pip install ": INSTALLS,
     "hybridppo train CartPole-v1 --vectorization compiled --placement cuda": GPU,
     "hybridppo train LunarLander-v3 --distributed coarse:8 --address auto": MACHINES,

@@ -4,7 +4,10 @@ import random
 
 import pytest
 
-from hybridppo.distributed.parameter_server import BoundedLag
+pytest.importorskip("ray")
+pytestmark = pytest.mark.extras
+
+from hybridppo.distributed.parameter_server import BoundedLag  # noqa: E402
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 5])

@@ -23,7 +23,7 @@ from hybridppo.system.devices import GraphRecorder, accelerator_of
 from hybridppo.system.threads import cpu_cores
 
 if TYPE_CHECKING:
-    from hybridppo.compiled.drawing import FusedDistribution
+    from hybridppo.compiled.kernels import FusedDistribution
     from hybridppo.environments.compiled import CompiledEnvironments
     from hybridppo.environments.tensors import TensorEnvironments
 
@@ -234,7 +234,7 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
     """
     if not environments.is_compiled or placement.sampling_device.type == "cpu":
         return False
-    from hybridppo.compiled.drawing import is_drawn
+    from hybridppo.compiled.kernels import is_drawn
     from hybridppo.environments.on_device import has_launcher
 
     if not has_launcher(placement.sampling_device):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
-from hybridppo.compiled.drawing import FusedDistribution, bounds_of, is_drawn
+from hybridppo.compiled.kernels import FusedDistribution, bounds_of, is_drawn
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian

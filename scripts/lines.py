@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
 MOST_LINES = 27_762
-MOST_FILES = 201
+MOST_FILES = 200
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -22,13 +22,17 @@ terminated.
 row: a buffer for an observation.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from hybridppo.compiled.perceptrons import CONTRACTED, activate, multiply_all, up_to_whole
 from hybridppo.compiled.random_numbers import begin_agent
 from hybridppo.compiled.sources import Texts
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.spaces.arrays import Array
 
 
 def num_agents() -> int:
@@ -352,3 +356,21 @@ DECORATORS: Texts = {
     },
 }
 """Arguments of the decorators of all other functions: none."""
+
+
+FusedDistribution = Categorical | DiagonalGaussian
+"""Distributions whose actions the loops draw."""
+
+
+def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:
+    """Whether compiled loops draw actions from a distribution."""
+    return type(distribution) in (Categorical, DiagonalGaussian)
+
+
+def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
+    """The bounds of numbers; or the first number and the size of each choice."""
+    if isinstance(distribution, DiagonalGaussian):
+        low, high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
+        return low, high
+    sizes = np.array(distribution.sizes, np.int64)
+    return np.broadcast_to(distribution.start, distribution.shape).reshape(sizes.shape).copy(), sizes

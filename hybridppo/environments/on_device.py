@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
-from hybridppo.compiled.drawing import FusedDistribution, bounds_of
+from hybridppo.compiled.kernels import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.system.devices import accelerator_of

@@ -4,9 +4,10 @@
     python benchmarks/scale.py --cores 8 --latency 5e-5 --bandwidth 3e9 --check
 
 Measured: the seconds of a rollout and of a minibatch of one process, by `hybridppo.train`, and the latency of a message
-of torch's gloo between two processes. `simulation.py` then runs `MultiLearner` with 1 to 64 learners on one clock: each
-has as much work as one process, learners of a machine share its cores, and each minibatch ends with a ring all-reduce
-of the gradient. `--check` also trains with two learners on this machine, and compares. It says nothing about NCCL.
+of torch's gloo between two processes. An iteration of `MultiLearner` is then put together from draws of these: each of
+1 to 64 learners has as much work as one process and a core of its own. After the rollout, and in the ring all-reduce
+after each minibatch, all wait for the slowest. `--check` also trains with two learners here, and compares. It
+says nothing about NCCL.
 """
 
 import argparse
@@ -16,21 +17,20 @@ import socket
 import statistics
 import time
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import machine
 import torch
 import torch.distributed as dist
 from settings import cleanrl
-from simulation import Machine, Simulation, Timing, learners, seconds_per_iteration
 from turns import history_of
 
 import hybridppo
-from hybridppo.system.threads import cpu_cores
 
 LEARNERS = (1, 2, 4, 8, 16, 32, 64)
 EPOCHS, MINIBATCHES = 4, 4
-ITERATIONS, WARM_UP = 12, 2
+ITERATIONS = 12
 MESSAGES = 200
 Row = dict[str, Any]
 
@@ -88,21 +88,17 @@ def ring(number: int, size: float, latency: float, bandwidth: float) -> float:
     return 2.0 * (number - 1) * (latency + size / number / bandwidth)
 
 
-def simulated(number: int, parts: dict[str, list[float]], collective: float, cores: int) -> float:
-    """The median seconds of an iteration with this many learners."""
+def simulated(number: int, parts: dict[str, list[float]], collective: float) -> float:
+    """The median seconds of an iteration with this many learners, each on a core of its own."""
     draw = random.Random(number)
-    timing = Timing(
-        fill=lambda: draw.choice(parts["fill"]),
-        before=lambda: 0.0,
-        gradient=lambda: draw.choice(parts["gradient"]),
-        minibatches=EPOCHS * MINIBATCHES,
-        collective=collective,
+
+    def slowest(part: str) -> float:
+        return max(draw.choice(parts[part]) for _ in range(number))
+
+    minibatches = EPOCHS * MINIBATCHES
+    return statistics.median(
+        slowest("fill") + sum(slowest("gradient") + collective for _ in range(minibatches)) for _ in range(ITERATIONS)
     )
-    machines = [Machine(cores) for _ in range(-(-number // cores))]
-    simulation = Simulation()
-    ends = learners(simulation, timing, [machines[i // cores] for i in range(number)], ITERATIONS)
-    simulation.run()
-    return statistics.median(seconds_per_iteration(ends, WARM_UP))
 
 
 def seconds_of_two(seconds: float, width: int) -> float:
@@ -110,7 +106,7 @@ def seconds_of_two(seconds: float, width: int) -> float:
     config = replace(config_of(width), num_envs=128)
     two = hybridppo.MultiLearner(2)
     history = history_of("CartPole-v1", 1.0, seconds, placement="cpu", config=config, distributed=two)
-    return statistics.median(seconds_per_iteration([end for end, _ in history], 0))
+    return statistics.median(after - before for (before, _), (after, _) in pairwise(history))
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -149,14 +145,14 @@ def main() -> None:
     for number in LEARNERS:
         network = arguments.latency if number > arguments.cores else 0.0
         collective = ring(number, size, message + network, arguments.bandwidth)
-        seconds = simulated(number, parts, collective, arguments.cores)
+        seconds = simulated(number, parts, collective)
         steps = number * 64 * 128 / seconds
         rows.append({"learners": number, "machines": -(-number // arguments.cores), "seconds": seconds})
         rows[-1] |= {"collective": collective, "steps_per_second": steps}
     result: dict[str, Any] = {"arguments": vars(arguments), "message": message, "parts": parts, "rows": rows}
     if arguments.check:
         collective = ring(2, size, message, arguments.bandwidth)
-        here = simulated(2, parts, collective, cpu_cores())
+        here = simulated(2, parts, collective)
         result["check"] = {"measured": seconds_of_two(arguments.seconds, arguments.width), "simulated": here}
     machine.report("scale", result, as_markdown(result))
 

@@ -4,7 +4,7 @@
     python benchmarks/memory.py --cases peak
     python benchmarks/memory.py --cases soak
 
-`peak`: the largest resident size (VmHWM) of a fresh process that trains the `small` case of `fixed_work.py`, for this
+`peak`: the largest resident size (VmHWM) of a fresh process that trains the `small` case of `cases.py`, for this
 library and for stable-baselines3. If a training has more processes, their peaks are added, so that memory they share
 counts twice. Figures are read at the last iteration, from Linux's /proc.
 

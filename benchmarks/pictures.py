@@ -29,6 +29,7 @@ TITLES = {
     "wide": "64 environments, layers of 256, minibatches of 2048",
 }
 """Cases of `speed.py` that are drawn."""
+SPEEDS = "environment steps per second, sampled and learned from: longer is faster"
 LONGEST = 8.0
 """A bar longer than the shortest by more than this factor is cut off, so that the others can be told apart."""
 
@@ -79,9 +80,14 @@ def comparison(results: Path, picture: Path | None = None) -> Path:
     grid = figure.subplots(len(sizes), len(rollouts), squeeze=False, gridspec_kw={"height_ratios": heights})
     for size, panels in zip(sizes, grid, strict=True):
         for rollout, axes in zip(rollouts, panels, strict=True):
-            _draw_rows(axes, cells[size, rollout])
+            split = [parts_of(row) for row in cells[size, rollout]]
+            names = [row["candidate"] for row in cells[size, rollout]]
+            stacked_bars(axes, names, {part: [each[part] for each in split] for part in PARTS})
             axes.set_title(f"hidden layers {' and '.join(map(str, size))}, an update per {rollout}", fontsize=8)
-    return _finish(figure, grid[0][0], content, picture or results.with_suffix(".png"))
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+    title = "microseconds per environment step: shorter is faster"
+    return _save(figure, content, picture or results.with_suffix(".png"), title)
 
 
 def speed(results: Path, picture: Path) -> Path:
@@ -91,7 +97,7 @@ def speed(results: Path, picture: Path) -> Path:
     for axes, (case, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
         rounds = content["cases"][case]["rounds"]
         _draw_speeds(axes, {name: turns.medians(rounds, name)["steps_per_second"] for name in rounds[0]}, title)
-    return _saved_speeds(figure, content, picture, dpi=120)
+    return _save(figure, content, picture, SPEEDS)
 
 
 def field(results: Path, picture: Path) -> Path:
@@ -111,7 +117,7 @@ def field(results: Path, picture: Path) -> Path:
         }
         fastest_first = dict(sorted(speeds.items(), key=lambda named: -named[1]))
         _draw_speeds(axes, fastest_first, f"{in_words(run)}: {run['words'].split(',')[0]}")
-    return _saved_speeds(figure, content, picture, dpi=110)
+    return _save(figure, content, picture, SPEEDS)
 
 
 def _draw_speeds(axes: Axes, speeds: dict[str, float], title: str) -> None:
@@ -128,33 +134,17 @@ def _draw_speeds(axes: Axes, speeds: dict[str, float], title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _saved_speeds(figure: Figure, content: dict[str, Any], picture: Path, *, dpi: int) -> Path:
-    where = machine.in_one_line(content["machine"])
-    figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=dpi, metadata={"Software": None})
-    return picture
-
-
-def _draw_rows(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    split = [parts_of(row) for row in rows]
-    stacked_bars(axes, [row["candidate"] for row in rows], {part: [each[part] for each in split] for part in PARTS})
-
-
 def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
     return figure
 
 
-def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> Path:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
-    where = machine.in_one_line(content["machine"])
-    figure.suptitle(f"microseconds per environment step: shorter is faster\n{where}", fontsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
-    return path
+def _save(figure: Figure, content: dict[str, Any], picture: Path, title: str) -> Path:
+    figure.suptitle(f"{title}\n{machine.in_one_line(content['machine'])}", fontsize=7)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=100, metadata={"Software": None})
+    return picture
 
 
 def main() -> None:

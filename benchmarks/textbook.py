@@ -1,17 +1,13 @@
 """The loop of the textbooks, plain torch: CartPole, an action at a time, an update after each whole episode.
 
-    python benchmarks/textbook.py
-    python benchmarks/textbook.py --learning-device cuda --threads 16 --seed 3
+    python benchmarks/placement_turn.py textbook --learning-device cuda
 
-`benchmarks/against_textbook.py` and `scripts/compare_placements.py` compare this library with this baseline. It
-is written as tutorials write it (modules, `torch.distributions`, lists of transitions, one optimizer for each network)
-and uses nothing of the library. As in such loops, hidden layers are ReLU, torch initializes the parameters, the critic
-learns the one-step target `r + gamma V(s')`, and an episode cut by the time limit counts as ended. A line of
-JSON on stdout is its result.
+`scripts/compare_placements.py` compares this library with this baseline. It is written as tutorials write it (modules,
+`torch.distributions`, lists of transitions, one optimizer for each network) and uses nothing of the library. As in such
+loops, hidden layers are ReLU, torch initializes the parameters, the critic learns the one-step target
+`r + gamma V(s')`, and an episode cut by the time limit counts as ended.
 """
 
-import argparse
-import json
 import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -182,21 +178,3 @@ def train(settings: Settings) -> dict[str, Any]:
         "cpu_load": cpu_seconds / seconds,
         "return_mean": sum(last) / len(last),
     }
-
-
-def main() -> None:
-    """Make one run with the flags' settings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hidden-sizes", default="128", help="widths, with commas between (default %(default)s)")
-    parser.add_argument("--sampling-device", default="cpu")
-    parser.add_argument("--learning-device", default="cpu")
-    parser.add_argument("--threads", type=int, help="of torch; without it, torch's own default")
-    arguments = vars(parser.parse_args())
-    arguments["hidden_sizes"] = tuple(int(size) for size in arguments["hidden_sizes"].split(","))
-    print(json.dumps(train(Settings(**arguments))))
-
-
-if __name__ == "__main__":
-    main()

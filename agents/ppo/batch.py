@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,8 @@ class Batch(Columns):
 
     def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
         """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as of `epochs`."""
+        if len(self._at_once(orders)) > 1:
+            return torch.cat([self.sums(some, sizes) for some in self._at_once(orders)])
         columns: dict[int, Tensor] = {}
         for numbers, advantages in self._advantages(orders, sizes):
             parts = advantage_sums(**advantages)
@@ -192,6 +195,10 @@ class Batch(Columns):
             found = [part.squeeze(-1) if isinstance(part, Tensor) else torch.full_like(like, part) for part in parts]
             columns |= dict(zip(numbers, torch.stack(found, -1).unbind(1), strict=True))
         return torch.stack([columns[number] for number in range(len(sizes))], 1)
+
+    def _at_once(self, orders: Tensor) -> Sequence[Tensor]:
+        """The epochs that are normalised at once: of sequences each alone, because sums over time round differently."""
+        return [orders] if self.valid is None else torch.split(orders, 1)
 
     def epochs(
         self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
@@ -206,7 +213,16 @@ class Batch(Columns):
         """
         weighed = self.advantages if self.weights is None else self.weights * self.advantages
         if not normalizes:
-            return (self.with_columns(advantages=weighed).gather(order) for order in orders)
+            yield from (self.with_columns(advantages=weighed).gather(order) for order in orders)
+            return
+        others = self.with_columns(advantages=None)
+        parts = self._at_once(orders)
+        for some, of_some in zip(parts, repeat(None) if sums is None else sums.chunk(len(parts)), strict=False):
+            for order, advantages in zip(some, self._normalized(some, sizes, of_some), strict=True):
+                yield others.gather(order).with_columns(advantages=advantages)
+
+    def _normalized(self, orders: Tensor, sizes: Sequence[int], sums: Tensor | None) -> Tensor:
+        """The advantages in these orders, normalised within each minibatch, `[E, B]`; with time, `[E, L, S]`."""
         parts: dict[int, Tensor] = {}
         for numbers, advantages in self._advantages(orders, sizes):
             whole = None if sums is None else torch.stack([sums[:, number] for number in numbers], 1)
@@ -214,10 +230,7 @@ class Batch(Columns):
             if self.valid is not None:
                 found = found.view(*found.shape[:2], len(self.valid), -1)  # [E, M, L * b] -> [E, M, L, b]
             parts |= dict(zip(numbers, found.unbind(1), strict=True))
-        of_epochs = torch.cat([parts[number] for number in range(len(sizes))], -1)
-        others = self.with_columns(advantages=None)
-        pairs = zip(orders, of_epochs, strict=True)
-        return (others.gather(order).with_columns(advantages=of_epoch) for order, of_epoch in pairs)
+        return torch.cat([parts[number] for number in range(len(sizes))], -1)
 
     def _advantages(self, orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
         """For each size of minibatches, their numbers (`M`), and the arguments of `normalize`, `[E, M, b]` each."""

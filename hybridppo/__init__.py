@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from hybridppo.evaluating import evaluate_policies as evaluate_policies
     from hybridppo.loading import load as load
     from hybridppo.loading import load_policies as load_policies
-    from hybridppo.options import SelfPlay as SelfPlay
     from hybridppo.placements.migrating import Migrating as Migrating
     from hybridppo.placements.mirrored import Mirrored as Mirrored
     from hybridppo.placements.placement import Placement as Placement
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from hybridppo.reporting.loggers import Logger as Logger
     from hybridppo.resuming import resume as resume
     from hybridppo.self_play import round_robin as round_robin
+    from hybridppo.settings import SelfPlay as SelfPlay
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
     from hybridppo.tools.check import check_env as check_env
     from hybridppo.tools.compare import compare_placements as compare_placements

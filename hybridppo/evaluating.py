@@ -41,7 +41,6 @@ from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor
-from hybridppo.options import made
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
@@ -49,7 +48,7 @@ from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for, num_envs_of
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.settings import Settings
+from hybridppo.settings import Settings, made
 from hybridppo.spaces.box import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space

@@ -22,20 +22,27 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import SavedAgent, new_agent, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks
-from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.preparing import Preparation, prepared, split_schedules
 from hybridppo.reporting.callbacks import Callback
 from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.settings import Plan, Settings, require_own
+from hybridppo.settings import Plan, Settings, require_own, suggests_arguments
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.threads import kernels_taken
 from hybridppo.system.validation import require_bools
-from hybridppo.training import OnInterrupt, TrainResult, finished, require_on_interrupt, run_to_the_end
+from hybridppo.training import (
+    OnInterrupt,
+    Preparation,
+    TrainResult,
+    finished,
+    prepared,
+    require_on_interrupt,
+    run_to_the_end,
+    split_schedules,
+)
 
 logger = logging.getLogger(__name__)
 

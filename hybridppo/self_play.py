@@ -23,12 +23,12 @@ from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, sh
 from hybridppo.evaluating import acting, require_names
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
-from hybridppo.options import RunOptions, SelfPlay
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.settings import RunOptions, SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import each_of
 from hybridppo.spaces.masks import MaskedObservation

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.options import GROUPS, fields_of, is_kept
+from hybridppo.settings import GROUPS, fields_of, is_kept
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

@@ -19,12 +19,11 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluating import environment_of, evaluate
 from hybridppo.loading import is_agent_file, load
-from hybridppo.options import fields_of
 from hybridppo.placements.by_name import make_placement
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.settings import Settings
+from hybridppo.settings import Settings, fields_of
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 

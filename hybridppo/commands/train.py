@@ -19,12 +19,11 @@ from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
-from hybridppo.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.placements.by_name import require_devices
 from hybridppo.placements.placement import Placement
 from hybridppo.resuming import resume
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
-from hybridppo.settings import Settings
+from hybridppo.settings import GROUPS, RunOptions, Settings, changeable_names, fields_of, helps, made
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training import TrainResult, train

@@ -14,8 +14,8 @@ from hybridppo.distributed_policies import (
     SingleLearnerFine,
     distributed_from,
 )
-from hybridppo.options import RunOptions
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.settings import RunOptions
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,6 @@ from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
 from hybridppo.interfaces import Agent, agents_of, has_policies
-from hybridppo.options import RunOptions
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
@@ -52,7 +51,7 @@ from hybridppo.runners.processes import command_of, signals_blocked, wait_for_en
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
-from hybridppo.settings import Plan
+from hybridppo.settings import Plan, RunOptions
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
 

@@ -18,12 +18,11 @@ from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of
 from hybridppo.networks.modes import require_same_everywhere
-from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.settings import Plan
+from hybridppo.settings import Plan, RunOptions
 
 _TENSORS = "environments of tensors ({}) step themselves and cannot be divided among {}: use distributed='local'"
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ import cloudpickle
 
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
-from hybridppo.options import changeable_names
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.resuming import resume
 from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
 from hybridppo.runners.processes import command_of, wait_for_ends
+from hybridppo.settings import changeable_names
 from hybridppo.training import train
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130

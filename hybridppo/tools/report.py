@@ -23,10 +23,9 @@ from typing import Any, TextIO
 
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
-from hybridppo.options import GROUPS, fields_of
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail, making, read_lines, read_object, replace_synced
-from hybridppo.settings import config_to_show
+from hybridppo.settings import GROUPS, config_to_show, fields_of
 from hybridppo.system.messages import shown_clock, shown_number
 from hybridppo.system.validation import is_number
 from hybridppo.tools.plot import (

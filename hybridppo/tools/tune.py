@@ -23,12 +23,11 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_hel
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
 from hybridppo.loading import start_agent_from
-from hybridppo.options import LARGEST_SEED, RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.files import as_json, locked
-from hybridppo.settings import name_of_source
+from hybridppo.settings import LARGEST_SEED, RunOptions, name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole

@@ -31,7 +31,7 @@ from hybridppo import (
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.commands.main import main
-from hybridppo.preparing import with_schedules
+from hybridppo.training import with_schedules
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 8), anneal_learning_rate=False, clip_range_vf=0.2,

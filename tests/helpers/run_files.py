@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.options import RunOptions
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
+from hybridppo.settings import RunOptions
 
 
 def config_of_a_run(**changes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 import hybridppo
-from hybridppo.options import GROUPS, changeable_names, fields_of
+from hybridppo.settings import GROUPS, changeable_names, fields_of
 
 WIDER = {"start_from", "distributed", "track", "self_play"}
 """Options that take more than their field holds: a path, a policy, loggers, settings."""

@@ -14,7 +14,7 @@ from hybridppo import ConfigurationError, PPOConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.commands.main import parse_command
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.preparing import compiled_options
+from hybridppo.training import compiled_options
 
 AUTO = EnvironmentOptions()
 
@@ -22,7 +22,7 @@ AUTO = EnvironmentOptions()
 @pytest.fixture(autouse=True)
 def numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled when options are chosen."""
-    monkeypatch.setattr("hybridppo.preparing.has_numba", lambda: True)
+    monkeypatch.setattr("hybridppo.training.has_numba", lambda: True)
 
 
 def test_environments_and_updates_are_compiled() -> None:
@@ -80,7 +80,7 @@ def test_what_cannot_be_compiled_at_all_is_an_error() -> None:
 
 
 def test_without_numba_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridppo.preparing.has_numba", lambda: False)
+    monkeypatch.setattr("hybridppo.training.has_numba", lambda: False)
     with pytest.raises(ConfigurationError, match=r"compiled=True needs Numba.*pip install"):
         hybridppo.train("CartPole-v1", total_steps=32, compiled=True)
 

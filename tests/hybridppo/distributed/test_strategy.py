@@ -15,10 +15,10 @@ from hybridppo.distributed import learners
 from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.options import RunOptions
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sharded_sampler import EnvironmentShards
+from hybridppo.settings import RunOptions
 
 CARTPOLE = gym.make("CartPole-v1")
 

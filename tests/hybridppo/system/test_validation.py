@@ -9,7 +9,7 @@ import pytest
 
 from hybridppo import ConfigurationError
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.options import RunOptions
+from hybridppo.settings import RunOptions
 from hybridppo.system.validation import is_number, is_seconds, real, reals, require_path, whole
 
 

@@ -6,7 +6,7 @@ closest to a core. Numba compiles `numba_loops.py` once and keeps it (`hybridppo
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,13 @@ PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters in one call: some milliseconds, during which a stop is not checked."""
 TYPES = """
 parameters = group(f[::1], f[::1], f[::1], f[::1])
-batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
-form = group(i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b)
+batch = group(f[:, ::1], f[:, ::1], f[::1], f[::1], f[::1], f[::1])
+form = group(i[:, ::1], i[:, :, ::1], i[::1], i[:, ::1], i[::1], i, i, b)
 scratch = group(f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
 LOOPS: Texts = {
-    loops.fill_gradient: "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
-    loops.take_steps: "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
+    loops.fill_gradient: "u(f[::1], f[::1], batch, i, i, i, i, i, form, d[::1], scratch, d[::1])",
+    loops.take_steps: "u(parameters, batch, i[::1], i, i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
     loops.critic_values: "u(f[::1], f[:, ::1], form, scratch, f[::1])",
 }
 """The functions that Python calls, with their types."""
@@ -82,8 +82,9 @@ class CompiledBackend(Backend):
         self._sizes, offsets = _layers_in(values, actor, critic)
         free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(objective.distribution), free, twin.mask_size)
+        bounds = _as_int64([0, offsets[loops.CRITIC, 0, 0], len(values)])
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._form = self._sizes, offsets, *head, twin.activation == "tanh"
+        self._form = self._sizes, offsets, bounds, *head, twin.activation == "tanh"
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
         self._threads = SideBySide()
@@ -128,54 +129,52 @@ class CompiledBackend(Backend):
         """With one or two threads, a call steps on several minibatches, for some milliseconds."""
         if self._num_threads > 2:
             return None
-        packed, rows = _packed(epoch), np.arange(len(epoch))
+        rows, starts = _arrays_of(epoch), _as_int64([*accumulate(sizes, initial=0)])
         parameters, step = self._views(clip_range)
-        starts = _as_int64([*accumulate(sizes, initial=0)])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
-            part, some = starts[first : first + at_once + 1], statistics[first : first + at_once]
-            self._take_steps(parameters, packed, rows, part, some)
+            some = slice(first, first + at_once)
+            self._take_steps(parameters, rows, starts[first : first + at_once + 1], statistics[some])
             step[...] = self._settings[loops.STEP]
         return torch.from_numpy(statistics)
 
     def _take_steps(
-        self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
-        statistics: Array,
-    ) -> None:  # fmt: skip
+        self, parameters: tuple[Array, ...], rows: tuple[Array, ...], starts: Array, statistics: Array
+    ) -> None:
         """With two threads, this thread steps the actor and another the critic; they meet once per minibatch."""
         signals, norms = meeting_place()
-        networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
+        networks = ((0, 1), (1, 2)) if self._num_threads == 2 else ((0, 2),)
         settings = [self._settings, self._settings.copy()]  # in which each counts its steps
 
         def take(thread: int) -> None:
             self._module.take_steps(
-                parameters, packed, rows, starts, networks[thread], signals, norms, self._form, settings[thread],
+                parameters, rows, starts, *networks[thread], signals, norms, self._form, settings[thread],
                 self._scratch[thread], statistics,
             )  # fmt: skip
 
         self._threads.run(take, len(networks), signals)
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
-        """As in the base; a minibatch is the whole epoch and the indices of its rows."""
-        packed = _packed(epoch)
-        return ((packed, part) for part in np.split(np.arange(len(epoch)), np.cumsum(sizes)[:-1]))
+        """As in the base; a minibatch is the whole epoch, and where its rows begin and end."""
+        rows = _arrays_of(epoch)
+        return ((rows, first, end) for first, end in pairwise(accumulate(sizes, initial=0)))
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
         """As in the base. With more than two threads, each has a share of the rows."""
-        packed, rows = minibatch
-        size = len(rows)
+        rows, first, end = minibatch
+        size = end - first
         count = min(self._num_threads, size) if self._num_threads > 2 else 1
         self._views(clip_range)
         gradients = [self._flat_gradient, *np.zeros((count - 1, len(self._flat)), np.float32)]
         sums = np.empty((count, len(STATISTICS)))
 
         def fill(thread: int) -> None:
-            share = rows[thread * size // count : (thread + 1) * size // count]
+            start, stop = (first + part * size // count for part in (thread, thread + 1))
             self._module.fill_gradient(
-                self._flat, gradients[thread], packed, share, size, loops.BOTH, self._form, self._settings,
+                self._flat, gradients[thread], rows, start, stop, size, 0, 2, self._form, self._settings,
                 self._scratch[thread], sums[thread],
             )  # fmt: skip
 
@@ -213,12 +212,12 @@ def _layers_in(values: Tensor, *networks: nn.Module) -> tuple[Array, Array]:
     return _as_int64(sizes), _as_int64(places)
 
 
-def _packed(epoch: Batch) -> tuple[Array, Array, Array]:
-    """Observations, actions and columns."""
-    observations = np.ascontiguousarray(array_of(epoch.inputs))
-    actions = np.ascontiguousarray(array_of(epoch.actions), dtype=np.float32).reshape(len(epoch), -1)
+def _arrays_of(epoch: Batch) -> tuple[Array, ...]:
+    """Observations, actions and columns, as the loops take them."""
+    actions = array_of(epoch.actions).reshape(len(epoch), -1)
     columns = (epoch.log_probs, epoch.values, epoch.advantages, epoch.returns)
-    return observations, actions, np.stack([array_of(column) for column in columns])
+    arrays = array_of(epoch.inputs), actions, *map(array_of, columns)
+    return tuple(np.ascontiguousarray(array, np.float32) for array in arrays)
 
 
 def _sees_the_first_numbers(network: nn.Module) -> bool:

@@ -19,23 +19,14 @@ ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
 NUM_SETTINGS = 11
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
 """Indices of the statistics, as in `loss.STATISTICS`."""
-ACTOR, CRITIC, BOTH = range(3)
-"""The networks that a thread works on."""
+ACTOR, CRITIC = range(2)
+"""The networks, in the order of their parameters."""
 
 
 def take_steps(
-    parameters: Any,
-    batch: Any,
-    rows: Any,
-    starts: Any,
-    network: int,
-    signals: Any,
-    norms: Any,
-    form: Any,
-    settings: Any,
-    scratch: Any,
-    statistics: Any,
-) -> None:
+    parameters: Any, batch: Any, starts: Any, own: int, end: int, signals: Any, norms: Any, form: Any, settings: Any,
+    scratch: Any, statistics: Any,
+) -> None:  # fmt: skip
     """An optimizer step on each of some minibatches in turn, with its `STATISTICS`.
 
     Two threads may share the work, one with the actor and one with the critic: they exchange only the norm of the whole
@@ -44,11 +35,11 @@ def take_steps(
     Args:
         parameters: `[P]` each: the parameters, the actor's before the critic's; their gradient, written; and Adam's
             first and second moments.
-        batch: observations `[B, obs]`; actions `[B, actions]`, float32 even for choices; and columns `[4, B]`:
-            log-probabilities, values, advantages to learn from, returns.
-        rows: `[M]`, indices of the rows of all minibatches.
-        starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
-        network: the networks of this thread: 0 for the actor, 1 for the critic, or `BOTH`.
+        batch: observations `[B, obs]`; actions `[B, actions]`, float32 even for choices; and log-probabilities, values,
+            advantages to learn from, and returns, `[B]` each.
+        starts: `[S + 1]`, the first row of each minibatch, and the end of the last.
+        own: the first network of this thread.
+        end: the index after its last one.
         signals: where both threads wait for each other, see `meet`.
         norms: `[2, 2]`, the squared norms that both exchange; two places are used alternately, because one thread may
             write while the other still reads.
@@ -59,69 +50,49 @@ def take_steps(
         statistics: `[S, 6]`, written.
 
     `form` is: `[2, L + 1]`, the sizes of the layers of actor and critic; `[2, L, 2]`, where their weights and biases
-    begin among the parameters; `[C, 2]`, the size and the action column of each choice; `[d]`, the action columns that
-    are numbers; where the log standard deviations of those begin among the parameters; how many of the last numbers of
-    an observation are a mask of the first outputs; and whether hidden layers have tanh (else ReLU).
+    begin among the parameters; `[3]`, where each network begins among them, and their number; `[C, 2]`, the size and
+    the action column of each choice; `[d]`, the action columns that are numbers; where the log standard deviations of
+    those begin among the parameters; how many of the last numbers of an observation are a mask of the first outputs;
+    and whether hidden layers have tanh (else ReLU).
     """
-    values, gradient, _, _ = parameters
-    offsets = form[1]
-    sums = np.empty(statistics.shape[1])
-    for minibatch in range(len(starts) - 1):
-        some, squares_of = rows[starts[minibatch] : starts[minibatch + 1]], norms[minibatch % 2]
-        fill_gradient(values, gradient, batch, some, len(some), network, form, settings, scratch, sums)
-        tell(sums, len(some), network, statistics[minibatch])
-        square(gradient, network, offsets, squares_of)
-        if network != BOTH and not meet(signals, network, minibatch + 1):
-            return
-        take_step(parameters, network, offsets, squares_of, settings, statistics[minibatch])
-
-
-def tell(sums: Any, size: int, network: int, statistics: Any) -> None:
-    """Write the means of the statistics of a network, or of both."""
-    for k in range(GRAD_NORM):
-        if network == BOTH or (network == CRITIC) == (k == VALUE_LOSS):
-            statistics[k] = sums[k] / size
-
-
-def take_step(parameters: Any, network: int, offsets: Any, squares_of: Any, settings: Any, statistics: Any) -> None:
-    """Clip by the squared norm of the whole gradient, and step Adam for a network, or for both."""
     values, gradient, exp_avg, exp_avg_sq = parameters
-    settings[STEP] += 1.0
-    norm = math.sqrt(squares_of[ACTOR] + squares_of[CRITIC])
-    if network != CRITIC:
-        statistics[GRAD_NORM] = np.float32(norm)
-    scale = np.float32(1.0)
-    if norm + 1e-6 > settings[MAX_GRAD_NORM]:
-        scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
-    critic = offsets[1, 0, 0]  # the start of its parameters
-    for own, rate, first, end in ((ACTOR, ACTOR_RATE, 0, critic), (CRITIC, CRITIC_RATE, critic, len(values))):
-        if network in (own, BOTH):
-            part = slice(first, end)
+    bounds, sums = form[2], np.empty(statistics.shape[1])
+    for minibatch in range(len(starts) - 1):
+        first, size, squares = starts[minibatch], starts[minibatch + 1] - starts[minibatch], norms[minibatch % 2]
+        fill_gradient(values, gradient, batch, first, first + size, size, own, end, form, settings, scratch, sums)
+        for network in range(own, end):
+            squares[network] = squared_norm(gradient[bounds[network] : bounds[network + 1]])
+            for k in range(GRAD_NORM):
+                if (k == VALUE_LOSS) == (network == CRITIC):
+                    statistics[minibatch, k] = sums[k] / size
+        if end - own == 1 and not meet(signals, own, minibatch + 1):
+            return
+        settings[STEP] += 1.0
+        norm = math.sqrt(squares[ACTOR] + squares[CRITIC])
+        if own == ACTOR:
+            statistics[minibatch, GRAD_NORM] = np.float32(norm)
+        scale = np.float32(1.0)
+        if norm + 1e-6 > settings[MAX_GRAD_NORM]:
+            scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
+        for network in range(own, end):
+            part = slice(bounds[network], bounds[network + 1])
             adam(
-                values[part], gradient[part], exp_avg[part], exp_avg_sq[part], scale, settings[rate], settings[BETA_1],
-                settings[BETA_2], settings[EPS], settings[STEP],
+                values[part], gradient[part], exp_avg[part], exp_avg_sq[part], scale, settings[ACTOR_RATE + network],
+                settings[BETA_1], settings[BETA_2], settings[EPS], settings[STEP],
             )  # fmt: skip
 
 
 def fill_gradient(
-    values: Any,
-    gradient: Any,
-    batch: Any,
-    rows: Any,
-    size: int,
-    network: int,
-    form: Any,
-    settings: Any,
-    scratch: Any,
-    sums: Any,
-) -> None:
-    """Add `rows` to the gradient of the loss over a minibatch of `size`, and to the sums of the statistics.
+    values: Any, gradient: Any, batch: Any, start: int, stop: int, size: int, own: int, end: int, form: Any,
+    settings: Any, scratch: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Write the gradient of the loss of rows `start` to `stop` of a minibatch of `size`, and the statistics' sums.
 
-    There is at least one row. The parts of `gradient` and `sums` `[6]` that belong to `network` are written. Other
-    arguments are as of `take_steps`.
+    There is at least one row. The parts of `gradient` and `sums` `[6]` that belong to networks `own` to `end` are
+    written. Other arguments are as of `take_steps`.
     """
-    observations, actions, columns = batch
-    sizes, offsets, choices, numbers, free, mask_size, is_tanh = form
+    observations, actions, log_probs, old_values, advantages, returns = batch
+    sizes, offsets, _, choices, numbers, free, mask_size, is_tanh = form
     blocks, squares, vectors = scratch
     num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
     up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
@@ -130,56 +101,54 @@ def fill_gradient(
     outputs, d_outputs = blocks[num_layers], deltas[(num_layers - 1) % 2]
     d_free = deltas[2, 0]
     sums[:] = 0.0
-    for own in range(2):
-        if network not in (own, BOTH):
-            continue
+    for network in range(own, end):
         d_free[:] = np.float32(0.0)
-        of_network = sizes[own]
-        pack(values, of_network, offsets[own], up, down, biases)
-        for first in range(0, len(rows), block):
-            some = rows[first : first + block]
-            gather(observations, some, blocks[0], up_to_whole(of_network[0]))
-            forward(of_network, up, biases, blocks, len(some), is_tanh)
-            if own == ACTOR:
-                mask(observations, some, outputs, mask_size)
+        of_network = sizes[network]
+        pack(values, of_network, offsets[network], up, down, biases)
+        for first in range(start, stop, block):
+            some = slice(first, min(first + block, stop))
+            rows = observations[some]
+            gather(rows, blocks[0], up_to_whole(of_network[0]))
+            forward(of_network, up, biases, blocks, len(rows), is_tanh)
+            if network == ACTOR:
+                mask(rows, outputs, mask_size)
                 policy_loss(
-                    outputs, d_outputs, d_free, values[free : free + len(numbers)], actions, columns, some, choices,
-                    numbers, size, settings, sums,
+                    outputs, d_outputs, d_free, values[free : free + len(numbers)], actions[some], log_probs[some],
+                    advantages[some], choices, numbers, size, settings, sums,
                 )  # fmt: skip
             else:
-                value_loss(outputs, d_outputs, columns, some, size, settings, sums)
+                value_loss(outputs, d_outputs, old_values[some], returns[some], size, settings, sums)
             backward(
-                values, of_network, offsets[own], down, blocks, deltas, weights, bias_gradients, nothing, len(some),
-                first == 0, is_tanh,
+                values, of_network, offsets[network], down, blocks, deltas, weights, bias_gradients, nothing, len(rows),
+                first == start, is_tanh,
             )  # fmt: skip
-        write_gradient(gradient, of_network, offsets[own], weights, bias_gradients)
-        if own == ACTOR:
+        write_gradient(gradient, of_network, offsets[network], weights, bias_gradients)
+        if network == ACTOR:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
 
 
-def gather(observations: Any, rows: Any, out: Any, width: int) -> None:
-    """Copy the rows of a minibatch, padded with zeros."""
+def gather(rows: Any, out: Any, width: int) -> None:
+    """Copy rows, padded with zeros."""
     for r in range(len(rows)):
-        row = rows[r]
-        for k in range(observations.shape[1]):
-            out[r, k] = observations[row, k]
-        for k in range(observations.shape[1], width):
+        for k in range(rows.shape[1]):
+            out[r, k] = rows[r, k]
+        for k in range(rows.shape[1], width):
             out[r, k] = np.float32(0.0)
 
 
-def mask(observations: Any, rows: Any, outputs: Any, mask_size: int) -> None:
+def mask(rows: Any, outputs: Any, mask_size: int) -> None:
     """Forbid the logits of masked actions."""
-    first = observations.shape[1] - mask_size
+    first = rows.shape[1] - mask_size
     for r in range(len(rows)):
         for k in range(mask_size):
-            if observations[rows[r], first + k] == 0.0:
+            if rows[r, first + k] == 0.0:
                 outputs[r, k] = np.float32(FORBIDDEN)
 
 
 def policy_loss(
-    outputs: Any, d_outputs: Any, d_free: Any, log_stds: Any, actions: Any, columns: Any, rows: Any, choices: Any,
-    numbers: Any, size: int, settings: Any, sums: Any,
+    outputs: Any, d_outputs: Any, d_free: Any, log_stds: Any, actions: Any, log_probs: Any, advantages: Any,
+    choices: Any, numbers: Any, size: int, settings: Any, sums: Any,
 ) -> None:  # fmt: skip
     """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`.
 
@@ -197,20 +166,19 @@ def policy_loss(
         precisions[k] = math.exp(-log_stds[k])
     constant = scale_sum + np.float32(LOG_SQRT_TWO_PI * num_numbers)
     entropy_of_numbers = constant + np.float32(0.5) * np.float32(num_numbers)
-    for r in range(len(rows)):
-        row = rows[r]
-        log_prob, entropy = add_choices(outputs, d_outputs, r, actions, row, choices, -constant, entropy_of_numbers)
-        log_prob = add_numbers(outputs, r, actions, row, num_logits, numbers, precisions, log_prob)
+    for r in range(len(actions)):
+        log_prob, entropy = add_choices(outputs, d_outputs, r, actions, choices, -constant, entropy_of_numbers)
+        log_prob = add_numbers(outputs, r, actions, num_logits, numbers, precisions, log_prob)
         sums[ENTROPY] += entropy
-        d_log_prob = surrogate(log_prob - columns[0, row], columns[2, row], low, high, share, sums)
-        through_choices(outputs, d_outputs, r, actions, row, choices, d_log_prob, d_entropy)
+        d_log_prob = surrogate(log_prob - log_probs[r], advantages[r], low, high, share, sums)
+        through_choices(outputs, d_outputs, r, actions, choices, d_log_prob, d_entropy)
         through_numbers(outputs, d_outputs, d_free, r, num_logits, precisions, d_log_prob, d_entropy)
         for k in range(num_outputs, up_to_whole(num_outputs)):
             d_outputs[r, k] = np.float32(0.0)
 
 
 def add_choices(
-    outputs: Any, d_outputs: Any, r: int, actions: Any, row: int, choices: Any, log_prob: Any, entropy: Any
+    outputs: Any, d_outputs: Any, r: int, actions: Any, choices: Any, log_prob: Any, entropy: Any
 ) -> tuple[Any, Any]:
     """Add the choices of a row to its log-probability and to its entropy.
 
@@ -218,7 +186,7 @@ def add_choices(
     """
     first = 0
     for choice in range(len(choices)):
-        n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+        n, chosen = choices[choice, 0], first + int(actions[r, choices[choice, 1]])
         largest = outputs[r, first]
         for k in range(first + 1, first + n):
             largest = max(largest, outputs[r, k])
@@ -237,12 +205,10 @@ def add_choices(
     return log_prob, entropy
 
 
-def add_numbers(
-    outputs: Any, r: int, actions: Any, row: int, first: int, numbers: Any, precisions: Any, log_prob: Any
-) -> Any:
+def add_numbers(outputs: Any, r: int, actions: Any, first: int, numbers: Any, precisions: Any, log_prob: Any) -> Any:
     """Add the numbers of a row to its log-probability. Their means, from output `first` on, become noise."""
     for k in range(len(numbers)):
-        noise = (actions[row, numbers[k]] - outputs[r, first + k]) * precisions[k]
+        noise = (actions[r, numbers[k]] - outputs[r, first + k]) * precisions[k]
         outputs[r, first + k] = noise
         log_prob -= np.float32(0.5) * noise * noise
     return log_prob
@@ -261,12 +227,12 @@ def surrogate(log_ratio: Any, advantage: Any, low: Any, high: Any, share: Any, s
 
 
 def through_choices(
-    outputs: Any, d_outputs: Any, r: int, actions: Any, row: int, choices: Any, d_log_prob: Any, d_entropy: Any
+    outputs: Any, d_outputs: Any, r: int, actions: Any, choices: Any, d_log_prob: Any, d_entropy: Any
 ) -> None:
     """Replace the probabilities of a row's choices by the gradients of their logits."""
     first = 0
     for choice in range(len(choices)):
-        n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+        n, chosen = choices[choice, 0], first + int(actions[r, choices[choice, 1]])
         own = np.float32(0.0)
         for k in range(first, first + n):
             own -= d_outputs[r, k] * outputs[r, k]
@@ -293,12 +259,13 @@ OF_A_ROW = (add_choices, add_numbers, surrogate, through_choices, through_number
 """The parts of `policy_loss`, which are compiled into it."""
 
 
-def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int, settings: Any, sums: Any) -> None:
+def value_loss(
+    outputs: Any, d_outputs: Any, old_values: Any, returns: Any, size: int, settings: Any, sums: Any
+) -> None:
     """Half the squared errors of the critic, clipped if configured (0 or above), and their gradients."""
     limit, share = np.float32(settings[CLIP_RANGE_VF]), np.float32(settings[VALUE_COEF] / size)
-    for r in range(len(rows)):
-        row = rows[r]
-        value, old, wanted = outputs[r, 0], columns[1, row], columns[3, row]
+    for r in range(len(returns)):
+        value, old, wanted = outputs[r, 0], old_values[r], returns[r]
         error = value - wanted
         squared, d_value = error * error, error
         if limit >= np.float32(0.0):
@@ -316,15 +283,6 @@ def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int,
             d_outputs[r, k] = np.float32(0.0)
 
 
-def square(gradient: Any, network: int, offsets: Any, squares_of: Any) -> None:
-    """Write the squared norms of a network's gradient, or of both."""
-    critic = offsets[1, 0, 0]  # the start of its parameters
-    if network != CRITIC:
-        squares_of[ACTOR] = squared_norm(gradient[:critic])
-    if network != ACTOR:
-        squares_of[CRITIC] = squared_norm(gradient[critic:])
-
-
 def squared_norm(gradient: Any) -> Any:
     """The sum of squares."""
     total = np.float32(0.0)
@@ -335,16 +293,15 @@ def squared_norm(gradient: Any) -> Any:
 
 def critic_values(values: Any, observations: Any, form: Any, scratch: Any, out: Any) -> None:
     """The critic's values `[B]`; `form` and `scratch` as for `take_steps`."""
-    sizes, offsets, is_tanh = form[0][CRITIC], form[1][CRITIC], form[6]
+    sizes, offsets, is_tanh = form[0][CRITIC], form[1][CRITIC], form[-1]
     blocks, squares, vectors = scratch
     num_layers, block = len(sizes) - 1, blocks.shape[1]
     up, biases = squares[:num_layers], vectors[:num_layers]
     for layer in range(num_layers):
         pack_up(values, sizes, offsets, layer, up, biases)
-    every = np.arange(len(observations))
     for first in range(0, len(observations), block):
-        some = every[first : first + block]
-        gather(observations, some, blocks[0], up_to_whole(sizes[0]))
-        forward(sizes, up, biases, blocks, len(some), is_tanh)
-        for r in range(len(some)):
+        rows = observations[first : first + block]
+        gather(rows, blocks[0], up_to_whole(sizes[0]))
+        forward(sizes, up, biases, blocks, len(rows), is_tanh)
+        for r in range(len(rows)):
             out[first + r] = blocks[num_layers, r, 0]

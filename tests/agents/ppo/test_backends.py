@@ -316,7 +316,7 @@ def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeyp
     take_steps = steps._module.take_steps
 
     def fails_for_one(*arguments: Any) -> None:
-        if arguments[4] == fails:  # whose network it is
+        if arguments[3] == fails:  # whose network it is
             raise MemoryError("no room")
         take_steps(*arguments)
 

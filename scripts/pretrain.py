@@ -134,7 +134,7 @@ AGENTS: dict[str, Asked] = {
         100_000,
         ours(
             num_steps=128, num_epochs=8, num_minibatches=8, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9,
-            hidden_sizes=(64,), recurrent="mingru",
+            hidden_sizes=(64,), recurrent="lstm",
         ),
         env="hybridppo.tools.gallery:places_alone",
     ),
@@ -142,7 +142,7 @@ AGENTS: dict[str, Asked] = {
         1_200_000,
         PPOConfig(
             num_envs=16, num_steps=128, num_minibatches=8, num_epochs=4, learning_rate=1e-3, entropy_coef=0.01,
-            hidden_sizes=(32,), recurrent="mingru", recurrent_size=64,
+            hidden_sizes=(32,), recurrent="lstm", recurrent_size=64,
         ),
         **GRID,
         options={"target_return": 0.93},

@@ -171,8 +171,8 @@ class PPOConfig:
     """Convolutions for images: "nature", three layers, or one for small images; or "impala", residual layers,
     which learn more and take far longer. NumPy supports only "nature"."""
     recurrent: Recurrent | None = None
-    """A recurrent network before the hidden layers of actor and critic: "lstm", "gru", or "mingru", whose updates are
-    the fastest; None for no memory."""
+    """A recurrent network before the hidden layers of actor and critic: "lstm" or "gru"; None for no
+    memory."""
     recurrent_size: int = 64
     """Size of the recurrent network's output."""
     sequence_length: int = 32

@@ -179,7 +179,7 @@ class _Convolution:
 class CellTwin(NamedTuple):
     """The kind and the size of a cell."""
 
-    kind: Literal["lstm", "gru", "mingru"]
+    kind: Literal["lstm", "gru"]
     size: int
 
     @property
@@ -283,16 +283,6 @@ class NumpyRecurrentActor(ArrayActor):
         self._hidden *= update
         self._hidden += new
 
-    def advance_mingru(self) -> None:
-        """As `advance_lstm`."""
-        update, new = self._parts
-        np.tanh(update, out=update)
-        update *= 0.5
-        update += 0.5
-        new -= self._hidden
-        new *= update
-        self._hidden += new
-
     def _allocate(self, num_rows: int) -> None:
         """Allocate arrays for `num_rows` observations, with a state of zeros."""
         self._num_rows, size = num_rows, self._size
@@ -332,19 +322,8 @@ def _gru_weight(parameters: Sequence[Array], size: int) -> Array:
     return weight
 
 
-def _mingru_weight(parameters: Sequence[Array], size: int) -> Array:
-    """As `_lstm_weight`, for the update gate and the new value, which do not depend on the last output."""
-    weight_input, bias = parameters
-    num_inputs = weight_input.shape[1]
-    weight = np.zeros((num_inputs + size + 1, 2 * size), np.float32)
-    weight[:num_inputs], weight[-1] = weight_input.T, bias
-    weight[:, :size] *= 0.5
-    return weight
-
-
 CELLS: dict[str, tuple[Callable[[Sequence[Array], int], Array], Callable[[NumpyRecurrentActor], None]]] = {
     "lstm": (_lstm_weight, NumpyRecurrentActor.advance_lstm),
     "gru": (_gru_weight, NumpyRecurrentActor.advance_gru),
-    "mingru": (_mingru_weight, NumpyRecurrentActor.advance_mingru),
 }
 """For each kind of cell, functions that make its weights from its parameters and that make a step."""

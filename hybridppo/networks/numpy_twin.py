@@ -55,7 +55,7 @@ class NumpyTwin:
             mask_end = self.encoded.mask_end
         actor: ArrayActor
         if self.cell is not None:
-            cell = list(islice(rest, {"lstm": 3, "gru": 4, "mingru": 2}[self.cell.kind]))
+            cell = list(islice(rest, 3 if self.cell.kind == "lstm" else 4))
             network = NumpyActor(list(rest), self.activation, self.mask_size)
             actor = NumpyRecurrentActor(self.cell, cell, network, self.mask_size, mask_end, before)
         elif self.explores:

@@ -1,13 +1,13 @@
 """Recurrent networks: a cell, followed by an ordinary network of its output.
 
-The arithmetic is that of `nn.LSTM` and `nn.GRU`, or of a minGRU. The state of a cell begins with its output `h`; it is
-zero at the start of an episode. `numpy_recurrent.py` acts with the same parameters.
+The arithmetic is that of `nn.LSTM` and `nn.GRU`. The state of a cell begins with its output `h`; it is zero at the
+start of an episode. `numpy_layers.py` acts with the same parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,20 +20,46 @@ from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.spaces.rows import RowLayout
 from hybridppo.system.devices import sent
 
-Recurrent = Literal["lstm", "gru", "mingru"]
+Recurrent = Literal["lstm", "gru"]
 
 FORGET_BIAS = 1.0
 """Initial bias of an LSTM's forget gate, so that it remembers until it has learned to forget (Jozefowicz et al., 2015,
 "An Empirical Exploration of Recurrent Network Architectures", section 2)."""
 
 
-class _CellOfTorch(nn.Module):
-    """A cell that torch has, too, which knows no episodes."""
+class Cell(nn.Module):
+    """A recurrent cell. The state begins with the output; torch's functions, which it calls, know no episodes.
 
-    parameters_of_torch: Callable[[], list[Tensor]]
-    step: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
-    outputs: Callable[[Tensor, Tensor], Tensor]
-    state_size: int
+    Args:
+        inputs: `I`.
+        size: `H`, the length of the output.
+        generator: draws the weights, which are orthogonal for each gate.
+    """
+
+    num_gates: ClassVar[int]
+    num_states: ClassVar[int]
+    """The length of the state in multiples of `H`."""
+    kind: ClassVar[Recurrent]
+    """Its name in the configuration, and of torch's function for all steps at once."""
+
+    def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.size, self.state_size = size, self.num_states * size
+        self.weight_input, self.weight_state = (
+            nn.Parameter(torch.empty(self.num_gates * size, width)) for width in (inputs, size)
+        )
+        for weight in (self.weight_input, self.weight_state):
+            for gate in torch.split(weight.data, size):
+                nn.init.orthogonal_(gate, 1.0, generator=generator)
+        self.bias = nn.Parameter(torch.zeros(self.num_gates * size))
+
+    def parameters_of_torch(self) -> list[Tensor]:
+        """The weights of inputs and state and both biases, as arguments of torch's functions."""
+        raise NotImplementedError
+
+    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """The state after a step, `[B, state_size]`, of inputs `[B, I]` and the state before it."""
+        raise NotImplementedError
 
     def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
         """The states after each step, `[T, B, state_size]`.
@@ -51,160 +77,62 @@ class _CellOfTorch(nn.Module):
             states.append(state)
         return torch.stack(states)
 
-    def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
-        """The outputs of all steps of sequences, `[L, S, H]`, with gradients.
+    def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """All outputs, `[T, B, H]`, for inputs `[T, B, I]` and the state before the first, `[B, state_size]`."""
+        first = tuple(part.unsqueeze(0).contiguous() for part in state.chunk(self.num_states, -1))
+        outputs: Tensor = getattr(torch, self.kind)(
+            inputs, first if len(first) > 1 else first[0], self.parameters_of_torch(), has_biases=True, num_layers=1,
+            dropout=0.0, train=torch.is_grad_enabled(), bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
+        return outputs
 
-        Args:
-            inputs: `[L, S, I]`.
-            state: `[S, state_size]`, before the first step of each sequence.
-            segments: the sequences cut at episode starts.
-        """
-        return segments.outputs(self, inputs, state)
 
-
-class LSTM(_CellOfTorch):
+class LSTM(Cell):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000).
 
     The state is `[h, c]`. Parameters differ from those of `nn.LSTM` in two ways: gates are in the order input, forget,
     output, cell, so that the sigmoids are contiguous, and each gate has one bias, because torch always adds its two.
     """
 
-    def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.size, self.state_size = size, 2 * size
-        self.weight_input, self.weight_state = _orthogonal(4, size, inputs, generator)
-        self.bias = nn.Parameter(torch.zeros(4 * size))
-        with torch.no_grad():
-            self.bias[size : 2 * size] = FORGET_BIAS
+    num_gates, num_states, kind = 4, 2, "lstm"
 
-    def parameters_of_torch(self) -> list[Tensor]:
-        """The weights of inputs and state and both biases, as arguments of torch's functions."""
+    def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
+        super().__init__(inputs, size, generator)
+        self.bias.data[size : 2 * size] = FORGET_BIAS
+
+    def parameters_of_torch(self) -> list[Tensor]:  # noqa: D102 - as in the base
         ordered = []
         for tensor in (self.weight_input, self.weight_state, self.bias):
             first_gates, output, cell = torch.split(tensor, [2 * self.size, self.size, self.size])
             ordered.append(torch.cat((first_gates, cell, output)))
         return _in_one_piece(*ordered, torch.zeros_like(self.bias))
 
-    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """The state after a step, `[B, 2 * H]`, of inputs `[B, I]` and the state before it."""
+    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:  # noqa: D102
         return torch.cat(torch.lstm_cell(inputs, state.chunk(2, -1), *parameters), -1)
 
-    def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """All outputs, `[T, B, H]`, for inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
-        hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
-        return torch.lstm(
-            inputs, (hidden, cell), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
-            train=torch.is_grad_enabled(), bidirectional=False, batch_first=False,
-        )[0]  # fmt: skip
 
-
-class GRU(_CellOfTorch):
+class GRU(Cell):
     """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as in torch and cuDNN).
 
     Gates are in the order reset, update, new; the state is `h`. Unlike in `nn.GRU`, only the last gate has two biases,
     because in the others they are added.
     """
 
+    num_gates, num_states, kind = 3, 1, "gru"
+
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.size, self.state_size = size, size
-        self.weight_input, self.weight_state = _orthogonal(3, size, inputs, generator)
-        self.bias = nn.Parameter(torch.zeros(3 * size))
+        super().__init__(inputs, size, generator)
         self.bias_state = nn.Parameter(torch.zeros(size))
 
-    def parameters_of_torch(self) -> list[Tensor]:
-        """As `LSTM.parameters_of_torch`."""
+    def parameters_of_torch(self) -> list[Tensor]:  # noqa: D102 - as in the base
         bias_state = torch.cat((torch.zeros_like(self.bias[: 2 * self.size]), self.bias_state))
         return _in_one_piece(self.weight_input, self.weight_state, self.bias, bias_state)
 
-    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """As `LSTM.step`, with states `[B, H]`."""
+    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:  # noqa: D102
         return torch.gru_cell(inputs, state, *parameters)
 
-    def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """As `LSTM.outputs`."""
-        return torch.gru(
-            inputs, state.unsqueeze(0), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
-            train=torch.is_grad_enabled(), bidirectional=False, batch_first=False,
-        )[0]  # fmt: skip
 
-
-class MinGRU(nn.Module):
-    """Minimal gated recurrent unit (Feng et al., 2024, "Were RNNs All We Needed?", section 3.1).
-
-    The gate depends on the inputs only, so all gates of a sequence are one product; a multiplication and an addition
-    for each number are left for the loop over time. The state is `h`.
-    """
-
-    def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.size, self.state_size = size, size
-        weights, (first, last) = [torch.empty(size, inputs) for _ in range(2)], UPDATE_BIASES
-        for weight in weights:
-            nn.init.orthogonal_(weight, 1.0, generator=generator)
-        self.weight_input = nn.Parameter(torch.cat(weights))
-        self.bias = nn.Parameter(torch.cat((torch.linspace(first, last, size), torch.zeros(size))))
-
-    def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
-        """As for an LSTM, with states `[B, H]`."""
-        gates = nn.functional.linear(inputs, self.weight_input, self.bias)
-        update, new = gates.chunk(2, -1)
-        update = update.sigmoid()
-        keep = (1.0 - update).masked_fill(starts.unsqueeze(-1), 0.0)
-        return linear_recurrence(keep, update * new, state)
-
-    def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
-        """As `LSTM.of_sequences`. Sequences are not cut: at the start of an episode, the state is multiplied by 0."""
-        return self.states(inputs, state, segments.starts)
-
-
-UPDATE_BIASES = (2.0, -4.0)
-"""Initial biases of a minGRU's update gates, from the first unit to the last: they remember 1 to 55 steps."""
-
-
-class _LinearRecurrence(torch.autograd.Function):
-    """`h[t] = keep[t] * h[t - 1] + new[t]`; its gradient is such a recurrence backwards in time."""
-
-    @staticmethod
-    def forward(ctx: Any, keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
-        """The states `[T, B, H]`."""
-        states = torch.empty_like(new)
-        before = state
-        for keep_now, new_now, after in zip(keep.unbind(0), new.unbind(0), states.unbind(0), strict=True):
-            torch.addcmul(new_now, keep_now, before, out=after)
-            before = after
-        ctx.save_for_backward(keep, states, state)
-        return states
-
-    @staticmethod
-    def backward(ctx: Any, *of_states: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The gradients of `keep` and `new`; the state before the first step has none."""
-        keep, states, state = ctx.saved_tensors
-        of_new = of_states[0].clone(memory_format=torch.contiguous_format)
-        steps, keeps = of_new.unbind(0), keep.unbind(0)
-        for t in range(len(steps) - 2, -1, -1):
-            steps[t].addcmul_(steps[t + 1], keeps[t + 1])
-        of_keep = torch.empty_like(of_new)
-        torch.mul(of_new[0], state, out=of_keep[0])
-        torch.mul(of_new[1:], states[:-1], out=of_keep[1:])
-        return of_keep, of_new, None
-
-
-def linear_recurrence(keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
-    """`h[t] = keep[t] * h[t - 1] + new[t]`, `[T, B, H]`, from a state `[B, H]` without gradient.
-
-    For 32 steps of 8 sequences of 64 numbers on a CPU, forward and backward took an eighth of the time of a scan in log
-    space (Feng et al., 2024, appendix B): each step is one operation on data in the cache. It is also exact where
-    `keep` is 0, which has no logarithm.
-    """
-    if len(keep) == 1:  # a single step, as in exports
-        return torch.addcmul(new, keep, state)
-    found: Tensor = _LinearRecurrence.apply(keep, new, state)  # type: ignore[no-untyped-call]
-    return found
-
-
-Cell = LSTM | GRU | MinGRU
-CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], Cell]] = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU}
+CELLS: dict[Recurrent, type[Cell]] = {"lstm": LSTM, "gru": GRU}
 
 
 class Segments:
@@ -221,11 +149,6 @@ class Segments:
         self._starts, self._device = starts, device
 
     @cached_property
-    def starts(self) -> Tensor:
-        """`[L, S]` bool, on the device of the sequences."""
-        return sent(self._starts, self._device)
-
-    @cached_property
     def _cut(self) -> tuple[tuple[int, int], Tensor, Tensor, Tensor]:
         """The shape of the columns, the places of steps, and the sequences and columns that begin with a state."""
         starts, begins = self._starts, self._starts.copy()
@@ -240,7 +163,7 @@ class Segments:
         goes_on = sent(np.flatnonzero(~starts[0]), self._device)
         return shape, places, goes_on, sent(segments[0, ~starts[0]], self._device)
 
-    def outputs(self, cell: _CellOfTorch, inputs: Tensor, state: Tensor) -> Tensor:
+    def outputs(self, cell: Cell, inputs: Tensor, state: Tensor) -> Tensor:
         """The outputs of a cell, `[L, S, H]`.
 
         Args:
@@ -287,7 +210,7 @@ class RecurrentNetwork(nn.Module):
 
     def of_sequences(self, observations: Tensor, state: Tensor, segments: Segments) -> Tensor:
         """The outputs of `forward` for all steps at once, to learn: gradients reach back to each segment's start."""
-        hidden = self.cell.of_sequences(self._inputs(observations), state, segments)
+        hidden = segments.outputs(self.cell, self._inputs(observations), state)
         outputs: Tensor = self.network(self._remembered(observations, hidden))
         return outputs
 
@@ -300,8 +223,7 @@ class RecurrentNetwork(nn.Module):
         encoded = None if make is None else make(twin.activation)
         if self.features is not None and encoded is None:
             return None
-        kind: Any = next(kind for kind, made in CELLS.items() if type(self.cell) is made)
-        return replace(twin, cell=CellTwin(kind, self.cell.size), encoded=encoded, columns=None)
+        return replace(twin, cell=CellTwin(self.cell.kind, self.cell.size), encoded=encoded, columns=None)
 
     def _inputs(self, observations: Tensor) -> Tensor:
         return observations if self.features is None else self.features(observations)
@@ -325,16 +247,3 @@ def _in_one_piece(*parameters: Tensor) -> list[Tensor]:
     flat = torch.cat([parameter.flatten() for parameter in parameters])
     parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
-
-
-def _orthogonal(
-    num_gates: int, size: int, inputs: int, generator: torch.Generator
-) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weights for inputs and for the state, orthogonal for each gate."""
-    weights = []
-    for width in (inputs, size):
-        weight = torch.empty(num_gates * size, width)
-        for gate in torch.split(weight, size):
-            nn.init.orthogonal_(gate, 1.0, generator=generator)
-        weights.append(nn.Parameter(weight))
-    return weights[0], weights[1]

@@ -118,9 +118,6 @@ class Policy:
         """The state of the memory after a step."""
         arrays, size = self._arrays, self.about["memory_size"]
         of_row = arrays["weight_input"] @ row + arrays["bias"]
-        if self.about["memory"] == "mingru":
-            update = _sigmoid(of_row[:size])
-            return state + update * (of_row[size:] - state)
         of_state = arrays["weight_state"] @ state[:size]
         if self.about["memory"] == "lstm":
             gates = of_row + of_state

@@ -51,7 +51,6 @@ MEMORIES = {
 REMEMBERING = {
     "one remembers": {**CONFIGS, "sign": MEMORIES["sign"]},
     "both remember": MEMORIES,
-    "a third kind": {**MEMORIES, "pointer": replace(MEMORIES["pointer"], recurrent="mingru")},
     "in torch": {**MEMORIES, "sign": replace(MEMORIES["sign"], layer_norm=True)},
 }
 """Policies with a memory. To add one, add a line."""

@@ -47,7 +47,6 @@ KINDS: dict[str, tuple[Any, PPOConfig]] = {
     "shared trunk": (Colours, replace(IMAGES, shared_trunk=True)),
     "lstm": ("CartPole-v1", MEMORY),
     "gru": (Parts, replace(MEMORY, recurrent="gru", num_steps=16)),
-    "mingru": ("CartPole-v1", replace(MEMORY, recurrent="mingru")),
     "memory, ragged": ("CartPole-v1", replace(MEMORY, sequence_length=5, normalize_rewards=True)),
 }
 """For each name, the environment and the configuration."""

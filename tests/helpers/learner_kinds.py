@@ -26,7 +26,6 @@ KINDS = {
     "rows, compiled": Kind({"compiled_updates": True}),
     "gru": Kind(_GRU),
     "lstm, autograd": Kind({**_GRU, "recurrent": "lstm", "fast_updates": False}),
-    "mingru": Kind({**_GRU, "recurrent": "mingru"}),
     "frames": Kind({}, {"frame_stack": 3}),
     "pool": Kind({"pool_size": 3}),
     "pool, autograd": Kind({"pool_size": 3, "fast_updates": False}),

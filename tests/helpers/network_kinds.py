@@ -14,7 +14,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "a pool, normalised": {"pool_size": 2, "normalize_observations": True, "normalize_rewards": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
     "gru": {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 16},
-    "mingru": {"recurrent": "mingru", "recurrent_size": 8, "sequence_length": 5},
     "lstm, normalised": {
         "recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8, "normalize_observations": True,
         "normalize_rewards": True,
@@ -30,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 NEED_EXTRAS = ("compiled",)
 """Kinds that need the packages of an extra; they are tested with those."""
 OF_THE_DEFAULT_TESTS = (
-    "shared trunk", "gru", "mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
+    "shared trunk", "gru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
 )  # fmt: skip
 """Kinds that together have everything that the others have; the slow tests run those."""
 

@@ -122,7 +122,7 @@ def _taken(actions: Any, i: int) -> Any:
     return number if number.ndim else number[()]
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "mingru"])
+@pytest.mark.parametrize("recurrent", ["lstm", "gru"])
 def test_actors_with_a_memory_learn_what_their_states_say(recurrent: Any) -> None:
     # Ratios of the first minibatch are 1 only where the states of the rollout are those that the update starts from.
     config = replace(

@@ -250,7 +250,7 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
         (DISCRETE, replace(asked, fast_updates=False)),
         (DISCRETE, replace(asked, pool_size=2)),
         (CONTINUOUS, replace(asked, squash_actions=True)),
-        (DISCRETE, replace(asked, recurrent="mingru")),
+        (DISCRETE, replace(asked, recurrent="gru")),
     ):
         assert not isinstance(make_agent(space, config).loop().backend, CompiledBackend)
 

@@ -36,12 +36,12 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.mlp import twin_of
-from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
+from hybridppo.networks.recurrent import GRU, LSTM, Segments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.system.signals import Stopped
 
-CELLS = ("lstm", "gru", "mingru")
+CELLS = ("lstm", "gru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
 BOTH = (True, False)
 
@@ -110,30 +110,6 @@ def test_a_cell_is_torchs(cell: str) -> None:
     found = ours.step(inputs, state, ours.parameters_of_torch())
     torch.testing.assert_close(found, torch.cat(expected, dim=1) if cell == "lstm" else expected)
     torch.testing.assert_close(ours.outputs(inputs[None], state)[0], found[:, :4])
-
-
-def test_a_mingru_is_the_papers() -> None:
-    cell = MinGRU(3, 4, torch.Generator().manual_seed(0))
-    inputs, state = torch.randn(6, 5, 3), torch.randn(5, 4)
-    starts = torch.zeros(6, 5, dtype=torch.bool)
-    starts[0, 1] = starts[3, 2] = True
-    h, expected = state, []
-    for x, begins in zip(inputs, starts, strict=True):
-        h = torch.where(begins[:, None], 0.0, h)
-        z = torch.sigmoid(x @ cell.weight_input[:4].T + cell.bias[:4])  # section 3.1
-        h = (1.0 - z) * h + z * (x @ cell.weight_input[4:].T + cell.bias[4:])
-        expected.append(h)
-    torch.testing.assert_close(cell.states(inputs, state, starts), torch.stack(expected))
-    in_steps = [state]
-    for x, begins in zip(inputs, starts, strict=True):
-        in_steps.append(cell.states(x[None], in_steps[-1], begins[None])[0])
-    torch.testing.assert_close(torch.stack(in_steps[1:]), torch.stack(expected))
-
-
-def test_the_gradient_of_a_linear_recurrence() -> None:
-    keep, new = (torch.rand(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    state = torch.rand(2, 3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *given: linear_recurrence(*given, state), (keep, new))
 
 
 def test_an_lstm_remembers_at_first() -> None:
@@ -322,9 +298,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
 
 @pytest.mark.parametrize(
     ("cell", "num_steps"),
-    only_by_default(
-        ("lstm, 1", "gru, 1", "mingru, 1", "lstm, 2", "gru, 2", "mingru, 2", "lstm, 6"), product(CELLS, (1, 2, 6, 25))
-    ),
+    only_by_default(("lstm, 1", "gru, 1", "lstm, 2", "gru, 2", "lstm, 6"), product(CELLS, (1, 2, 6, 25))),
 )
 def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_steps: int) -> None:
     """Over each agent's own observations, also for steps that were open when a rollout ended."""
@@ -600,7 +574,7 @@ def test_forgetting_is_never_silent() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "a cell that there is not": ({"recurrent": "rnn"}, "recurrent must be None or one of lstm, gru, mingru, got 'rnn'"),
+    "a cell that there is not": ({"recurrent": "rnn"}, "recurrent must be None or one of lstm, gru, got 'rnn'"),
     "no size": ({"recurrent_size": 0}, "recurrent_size must be at least 1"),
     "no steps": ({"sequence_length": 0}, "sequence_length must be at least 1"),
     "more minibatches than sequences": ({"num_minibatches": 32, "num_steps": 16}, "must be at most the sequences of a"),

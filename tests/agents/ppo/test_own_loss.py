@@ -206,7 +206,7 @@ def test_advantages_of_ones_own_take_what_gae_takes(kind: str) -> None:
         assert same(plain, train(config=config, advantages=lambda **steps: gae(**steps)))
 
 
-@pytest.mark.parametrize("kind", ["rows", "mingru"])
+@pytest.mark.parametrize("kind", ["rows", "gru"])
 def test_advantages_computed_by_numpy_may_have_64_bits(kind: str) -> None:
     def by_numpy(dtype: Any, **steps: Any) -> torch.Tensor:
         return torch.from_numpy((steps["rewards"] - steps["values"]).numpy().astype(dtype))

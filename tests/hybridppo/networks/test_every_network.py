@@ -86,7 +86,7 @@ def test_overlap_gives_what_its_seed_says(kind: str) -> None:
 @pytest.mark.parametrize(
     "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
 )
-@some_kinds("mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration")
+@some_kinds("gru", "lstm, normalised", "a pool, normalised", "state-dependent exploration")
 def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
@@ -122,7 +122,7 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
     assert_same(state_of(loaded), before)  # acting changes nothing
 
 
-@some_kinds("mingru", "lstm, normalised", "state-dependent exploration")
+@some_kinds("gru", "lstm, normalised", "state-dependent exploration")
 @pytest.mark.parametrize(
     "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
 )
@@ -170,7 +170,7 @@ def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:
     assert is_the_same == (mode is not AutoresetMode.NEXT_STEP)  # where rows are spent on resets
 
 
-@some_kinds("shared trunk", "mingru", "lstm, normalised", "state-dependent exploration")
+@some_kinds("shared trunk", "gru", "lstm, normalised", "state-dependent exploration")
 def test_whole_episodes_and_masks(kind: str) -> None:
     config = replace(SMALL, num_envs=1, episodes_per_rollout=3)
     masked = not acts_by_numbers(kind)
@@ -178,7 +178,7 @@ def test_whole_episodes_and_masks(kind: str) -> None:
     assert result.metrics["episodes"] >= 3
 
 
-@some_kinds("shared trunk", "mingru", "a pool, normalised")
+@some_kinds("shared trunk", "gru", "a pool, normalised")
 def test_auto_measures_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(search, "MAX_SECONDS_OF_A_TRIAL", 0.03)

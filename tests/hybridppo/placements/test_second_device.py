@@ -90,7 +90,6 @@ WORKS = {
         replace(SMALL, recurrent="lstm", recurrent_size=4, sequence_length=3, normalize_observations=True),
     ),
     "another memory": Work(Catch, replace(SMALL, recurrent="gru", recurrent_size=4, sequence_length=8)),
-    "a memory by a scan": Work(Catch, replace(SMALL, recurrent="mingru", recurrent_size=4, sequence_length=8)),
     "noise of the state": Work("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=3, log_std_init=-1.0)),
     "stacks of frames": Work("Pendulum-v1", replace(SMALL, normalize_observations=True), {"frame_stack": 3}),
     "stacks of images": Work(Catch, options={"frame_stack": 2}),

@@ -77,7 +77,6 @@ POLICIES: dict[str, tuple["gym.Space[Any]", "gym.Space[Any]", dict[str, Any], bo
     "truths": (VECTOR, MultiBinary(4), {"activation": "elu"}, False),
     "lstm": (VECTOR, Discrete(3), {"recurrent": "lstm", "recurrent_size": 6}, True),
     "gru": (VECTOR, Box(-1.0, 1.0, (2,)), {"recurrent": "gru", "normalize_observations": True}, False),
-    "mingru": (VECTOR, Discrete(3), {"recurrent": "mingru", "normalize_observations": True}, True),
     "trunk": (Discrete(5), Discrete(2), {"shared_trunk": True}, False),
     "no axis": (Box(-1.0, 1.0, ()), Box(-1.0, 1.0, ()), {}, False),
     "several actions": (VECTOR, NESTED, {"squash_actions": True}, False),

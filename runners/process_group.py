@@ -26,6 +26,7 @@ from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOErro
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.rollouts.rollout import Rollout, in_parts, joined
+from hybridppo.runners.shared_gather import SharedGather
 from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.signals import Interruption, give_up_if_stopped
 from hybridppo.system.validation import part_of
@@ -95,7 +96,7 @@ class SingleProcess:
         return value
 
     def gather_rows(self, rows: Tensor) -> Tensor:
-        """The tensors of all processes, `[size, *rows]`, on the same device."""
+        """The tensors of all processes, `[size, *rows]`, on the same device; read them before the next call."""
         return rows.unsqueeze(0)
 
     def all_reduce(self, numbers: Tensor) -> None:
@@ -149,7 +150,10 @@ class ProcessGroup(SingleProcess):
             )
         self._hosts: dict[int, str] = {}
         """The machines of the processes, if they are known."""
-        self._wait_for_all(start_timeout, has_ended)
+        self._pids: list[int] = []
+        """The numbers of the processes, if they are on this machine."""
+        self._has_ended = has_ended
+        self._wait_for_all(start_timeout)
         if not is_local:
             self._hosts = {rank: store.get(f"here/{rank}").decode() for rank in range(size)}
         interfaces = {"GLOO_SOCKET_IFNAME": LOOPBACK} if is_local else {}
@@ -173,14 +177,18 @@ class ProcessGroup(SingleProcess):
             self.report(problem)
             raise problem from error
         sys.excepthook = excepthook  # torch's own would also mark tracebacks after the training
+        self._shared: SharedGather | None = None
+        """Gathers tensors of the host, if all processes are on this machine."""
+        if is_local:
+            self._pids = self.gather(os.getpid())
+            self._shared = SharedGather(rank, size, self.gather, self._require_others)
 
-    def _wait_for_all(self, seconds: float, has_ended: Callable[[int], bool]) -> None:
+    def _wait_for_all(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         with self._explaining():
             self._store.set(f"here/{self.rank}", platform.node())
             while missing := [rank for rank in range(self.size) if not self._store.check([f"here/{rank}"])]:
-                if any(has_ended(rank) or self._report_of(rank) for rank in missing):
-                    raise RuntimeError("ended at its start")
+                self._require(missing)
                 if time.monotonic() > deadline:
                     raise DistributedError(
                         f"{self._names(missing)} did not start within {seconds:g} s: check their output, and whether "
@@ -188,6 +196,25 @@ class ProcessGroup(SingleProcess):
                     )
                 give_up_if_stopped(self._names(missing))
                 time.sleep(0.05)
+
+    def _require(self, ranks: Iterable[int]) -> None:
+        """Raise a RuntimeError if one of these processes has ended, or has reported why it ends."""
+        if any(self._is_gone(rank) or self._report_of(rank) for rank in ranks):
+            raise RuntimeError("a process has ended")
+
+    def _is_gone(self, rank: int) -> bool:
+        if self._pids and sys.platform != "win32":  # there, os.kill would end it
+            try:
+                os.kill(self._pids[rank], 0)
+            except ProcessLookupError:
+                return True
+        return self._has_ended(rank)
+
+    def _require_others(self, waited: float) -> None:
+        """Raise a RuntimeError if another process is lost, after so many seconds without an answer."""
+        self._require(rank for rank in range(self.size) if rank != self.rank)
+        if waited > self._timeout:
+            raise RuntimeError("timeout")
 
     @contextlib.contextmanager
     def first_only(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
@@ -242,9 +269,12 @@ class ProcessGroup(SingleProcess):
 
     def gather_rows(self, rows: Tensor) -> Tensor:  # noqa: D102 - as in the base
         own = rows if rows.device.type in ("cpu", "cuda") else host_copy(rows)
-        everything = own.new_empty((self.size, *own.shape))
         with self._explaining():
-            dist.all_gather(list(everything.unbind()), own)
+            if self._shared is not None and own.device.type == "cpu":
+                everything = self._shared.gather(own)
+            else:
+                everything = own.new_empty((self.size, *own.shape))
+                dist.all_gather(list(everything.unbind()), own)
         return everything if own is rows else rows.new_empty(everything.shape).copy_(everything)
 
     def all_reduce(self, numbers: Tensor) -> None:  # noqa: D102 - as in the base
@@ -261,6 +291,8 @@ class ProcessGroup(SingleProcess):
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
+        if self._shared is not None:
+            self._shared.close()
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):  # others are gone
                 dist.destroy_process_group()

@@ -292,7 +292,7 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
-        exploration = self._distribution.exploration(buffer.noise.__getitem__)
+        explores, noise_row, matrix = self._distribution.explores, self._distribution.noise_row, -1
         if memory is not None:
             memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat
@@ -307,10 +307,11 @@ class Stepper:
                 break
             if memory is not None:
                 memory.before(t, actor, starts, states)
-            if exploration is not None:
-                exploration.before(t, actor)
+            if explores and noise_row(t) != matrix:
+                matrix = noise_row(t)
+                cast(Any, actor).explore(noise[matrix])
             outputs = actor(seen[t] if frames is None else rows)
-            actions = sample(outputs, noise[t] if exploration is None else cast(Any, actor).perturbation)
+            actions = sample(outputs, cast(Any, actor).perturbation if explores else noise[t])
             # Stored before the environments get them: these may be views, which they may write to.
             kept_outputs[t] = outputs
             kept_actions[t] = actions

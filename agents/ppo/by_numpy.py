@@ -48,7 +48,7 @@ class NumpyBackend(Backend):
         return (
             not objective.agent.has_own_loss
             and objective.config.precision == "fp32"
-            and objective.distribution.gradient() is not None
+            and objective.distribution.has_gradient
             and has_known_networks(objective)
         )
 
@@ -307,10 +307,7 @@ class ActorHead:
             log_std = array_of(actor.log_std)
             self._free = log_std[:, None] if log_std.ndim == 1 else log_std
             self._free_gradient = gradient_of(actor.log_std)
-        self._mask_size = mask_size
-        gradient = distribution.gradient()
-        assert gradient is not None  # checked by `supports`
-        self._gradient = gradient
+        self._mask_size, self._distribution = mask_size, distribution
 
     def forward(self, last: Array, rows: Any) -> tuple[Array, Array]:
         """Log-probabilities and entropies, `[B]`."""
@@ -318,11 +315,13 @@ class ActorHead:
         outputs += self._bias
         if self._mask_size:
             outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
-        return self._gradient.forward(outputs, self._free, rows.actions.T, last)
+        found = self._distribution.gradient(outputs, self._free, rows.actions.T, last)
+        log_prob, entropy, self._backward = found
+        return log_prob, entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
         """Fill the gradients of the layer, and write that of `last` into `out`."""
-        d_outputs = self._gradient.backward(d_log_prob, d_entropy, self._free_gradient)
+        d_outputs = self._backward(d_log_prob, d_entropy, self._free_gradient)
         np.dot(d_outputs, last, out=self._weight_gradient)
         np.add.reduce(d_outputs, axis=1, out=self._bias_gradient)
         np.dot(d_outputs.T, self._weight, out=out)

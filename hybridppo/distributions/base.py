@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from typing_extensions import Self
@@ -27,21 +27,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Gradient(Protocol):
-    """The gradient of a distribution in NumPy. Arrays are transposed, which makes sums over few outputs far faster."""
+Backward = Callable[[Array, np.float32, Array], Array]
+"""From the gradients of log-probabilities `[B]` and of every entropy, the gradient of the network's outputs, `[n, B]`.
 
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies `[B]`.
-
-        Args:
-            outputs: the network's outputs, `[n, B]`; may be overwritten.
-            free: the outputs that do not depend on observations, `[d, 1]`; with state-dependent noise, `[d, L]`.
-            actions: `[B]`, or `[*action, B]`.
-            last: the input of the last layer, `[B, L]`.
-        """
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of `outputs`, `[n, B]`; that of `free` is written into `d_free`, of its shape."""
+That of the outputs that depend on no observation is written into the last argument.
+"""
 
 
 class Distribution:
@@ -65,13 +55,17 @@ class Distribution:
     """Random words that one number of the noise takes on a device."""
     constants: ClassVar[Sequence[str]] = ()
     """The names of its arrays that `sample`, `mode` and `to_env` use."""
+    explores: ClassVar[bool] = False
+    """Whether the actor applies the noise (`StateDependentGaussian`)."""
+    has_gradient: bool = False
+    """Whether `gradient` is defined; else autograd computes it."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A subclass with other probabilities does not inherit the gradient of its base; autograd computes it."""
         super().__init_subclass__(**options)
         changes = {"log_prob", "entropy", "log_prob_and_entropy"} & vars(cls).keys()
         if changes and "gradient" not in vars(cls):
-            cls.gradient = Distribution.gradient  # type: ignore[method-assign]
+            cls.has_gradient = False
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Noise for a block of actions, `[*shape, noise_size]`: standard normal, unless a subclass draws another."""
@@ -101,9 +95,18 @@ class Distribution:
         """The results of `log_prob`, to the last bit, and of `entropy`."""
         return self.log_prob(outputs, actions), self.entropy(outputs)
 
-    def gradient(self) -> Gradient | None:
-        """Its gradient in NumPy, for one pass at a time; None if autograd computes it."""
-        return None
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """Log-probabilities and entropies `[B]` in NumPy, and a function for their gradient.
+
+        Arrays are transposed, which makes sums over few outputs far faster.
+
+        Args:
+            outputs: the network's outputs, `[n, B]`; may be overwritten.
+            free: the outputs that do not depend on observations, `[d, 1]`; with state-dependent noise, `[d, L]`.
+            actions: `[B]`, or `[*action, B]`.
+            last: the input of the last layer, `[B, L]`.
+        """
+        raise NotImplementedError
 
     # Noise that is kept for several steps
 
@@ -114,10 +117,6 @@ class Distribution:
     def noise_rows(self, num_steps: int) -> int:
         """Number of rows of noise for `num_steps` steps."""
         return self.noise_row(num_steps - 1) + 1 if num_steps else 0
-
-    def exploration(self, noise: Callable[[int], Array]) -> Any:
-        """An object that gives an actor its noise (`Exploration`); None if `sample` takes the rows of noise."""
-        return None
 
     # On a device
 
@@ -189,19 +188,18 @@ class Drawing:
 
     def __init__(self, distribution: Distribution, generator: np.random.Generator, num_envs: int) -> None:
         self._distribution, self._generator, self._shape = distribution, generator, (num_envs,)
-        self._exploration, self._step = distribution.exploration(self._draw), 0
+        self._step, self._row = 0, -1
 
     def actions(self, actor: Any, observations: Array) -> Any:
         """Actions for the next observations, `[N, *row]`."""
-        if self._exploration is None:
-            return self._distribution.sample(actor(observations), self._draw(self._step))
-        self._exploration.before(self._step, actor)
-        self._step += 1
+        distribution, row = self._distribution, self._distribution.noise_row(self._step)
+        if row != self._row:
+            self._noise = distribution.draw_noise(self._generator, self._shape)
+            if distribution.explores:
+                actor.explore(self._noise)
+        self._step, self._row = self._step + 1, row
         outputs = actor(observations)
-        return self._distribution.sample(outputs, actor.perturbation)
-
-    def _draw(self, row: int) -> Array:
-        return self._distribution.draw_noise(self._generator, self._shape)
+        return distribution.sample(outputs, actor.perturbation if distribution.explores else self._noise)
 
 
 def philox(key_low: Any, key_high: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hybridppo.distributions.base import Distribution, as_dtype, namespace_of
+from hybridppo.distributions.base import Backward, Distribution, as_dtype, namespace_of
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Categorical(Distribution):
     action_dtype = np.int64
     words_per_number = 1
     constants = ("start",)
+    has_gradient = True
 
     def __init__(self, sizes: Any, start: Any = 0, dtype: Any = np.int64) -> None:
         self.shape, self.dtype = np.shape(sizes), np.dtype(dtype)
@@ -53,6 +54,7 @@ class Categorical(Distribution):
         self.action_shape: tuple[int, ...] = () if self._is_one else (len(self.sizes),)
         self.output_size = self.noise_size = self.mask_size = sum(self.sizes)
         self.runs = runs(self.sizes)
+        self._options = [np.arange(run.n)[:, None] for run in self.runs]
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Standard Gumbel noise, `[*shape, sum(sizes)]`."""
@@ -106,8 +108,28 @@ class Categorical(Distribution):
             table = _log_softmax(outputs[..., logits].reshape(*outputs.shape[:-1], num, n))
             yield _of_chosen(table, actions[..., chosen]).sum(-1), table
 
-    def gradient(self) -> CategoricalGradient:  # noqa: D102 - as in the base
-        return CategoricalGradient(self)
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """As in the base; the softmaxes of a run are computed along one axis."""
+        if self._is_one:
+            log_prob, entropy, backward = _softmax_gradient(outputs, actions, self._options[0])
+            return log_prob, entropy, lambda d_log_prob, d_entropy, _: backward(d_log_prob, d_entropy)
+        found = []
+        for (num, n, logits, chosen), options in zip(self.runs, self._options, strict=True):
+            # [num * n, B] -> [n, num, B]
+            table = outputs[logits].reshape(num, n, -1).swapaxes(0, 1)
+            found.append(_softmax_gradient(table, actions[chosen], options[:, None]))
+
+        def backward_of_runs(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+            d_logits = np.empty((self.output_size, len(d_log_prob)), np.float32)
+            for (num, n, logits, _), (_, _, backward) in zip(self.runs, found, strict=True):
+                d_logits[logits] = backward(d_log_prob, d_entropy).swapaxes(0, 1).reshape(num * n, -1)
+            return d_logits
+
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for log_probs, entropies, _ in found:
+            log_prob += log_probs.sum(0)
+            entropy += entropies.sum(0)
+        return log_prob, entropy, backward_of_runs
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -132,57 +154,28 @@ def runs(sizes: Sequence[int]) -> list[Run]:
     return found
 
 
-class CategoricalGradient:
-    """Gradient of softmaxes: those of a run are computed along one axis."""
+def _softmax_gradient(
+    logits: Array, actions: Array, options: Array
+) -> tuple[Array, Array, Callable[[Array, np.float32], Array]]:
+    """Log-probabilities of the chosen options `[..., B]`, entropies, and a function for the gradient of the logits.
 
-    def __init__(self, distribution: Categorical) -> None:
-        self._runs, self._is_one = distribution.runs, not distribution.shape
-        self._size = distribution.output_size
-        self._softmaxes = [_Softmax((n,) if self._is_one else (n, 1)) for _, n, *_ in self._runs]
+    Args:
+        logits: `[n, ..., B]`; overwritten.
+        actions: `[..., B]`.
+        options: the numbers of the options, `[n, ..., 1]`.
+    """
+    logits -= np.maximum.reduce(logits)
+    exponentials = np.exp(logits)
+    totals = np.add.reduce(exponentials)
+    log_probs, probs = logits - np.log(totals), exponentials / totals
+    chosen = options == actions
+    entropy: Array = -np.add.reduce(probs * log_probs)
 
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies, summed over the choices."""
-        if self._is_one:
-            return self._softmaxes[0].forward(outputs, actions)
-        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
-        for (num, n, logits, chosen), softmax in zip(self._runs, self._softmaxes, strict=True):
-            # [num * n, B] -> [n, num, B]
-            log_probs, entropies = softmax.forward(outputs[logits].reshape(num, n, -1).swapaxes(0, 1), actions[chosen])
-            log_prob += log_probs.sum(0)
-            entropy += entropies.sum(0)
-        return log_prob, entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the logits."""
-        if self._is_one:
-            return self._softmaxes[0].backward(d_log_prob, d_entropy)
-        d_logits = np.empty((self._size, len(d_log_prob)), np.float32)
-        for (num, n, logits, _), softmax in zip(self._runs, self._softmaxes, strict=True):
-            d_table = softmax.backward(d_log_prob, d_entropy)
-            d_logits[logits] = d_table.swapaxes(0, 1).reshape(num * n, -1)
-        return d_logits
-
-
-class _Softmax:
-    """The softmax of logits `[n, ..., B]`; `shape` is theirs without `B`, with 1 for other axes than `n`."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._options = np.arange(shape[0]).reshape(*shape, 1)
-
-    def forward(self, logits: Array, actions: Array) -> tuple[Array, Array]:
-        """Log-probabilities of the chosen options `[..., B]` and entropies; overwrites the logits."""
-        logits -= np.maximum.reduce(logits)
-        exponentials = np.exp(logits)
-        totals = np.add.reduce(exponentials)
-        self._log_probs, self._probs = logits - np.log(totals), exponentials / totals
-        self._chosen = self._options == actions
-        self._entropy = -np.add.reduce(self._probs * self._log_probs)
-        return np.add.reduce(self._chosen * self._log_probs), self._entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32) -> Array:
-        """The gradient of the logits."""
+    def backward(d_log_prob: Array, d_entropy: np.float32) -> Array:
         # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
-        d_logits: Array = d_log_prob * (self._chosen - self._probs)
+        d_logits: Array = d_log_prob * (chosen - probs)
         if d_entropy:
-            d_logits -= d_entropy * self._probs * (self._log_probs + self._entropy)
+            d_logits -= d_entropy * probs * (log_probs + entropy)
         return d_logits
+
+    return np.add.reduce(chosen * log_probs), entropy, backward

@@ -10,8 +10,7 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.gaussian import center_and_half_width
+from hybridppo.distributions.gaussian import BoxDistribution, center_and_half_width
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import can_be_scaled_to
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DeterministicActions(Distribution):
+class DeterministicActions(BoxDistribution):
     """`tanh` of an actor's outputs, for `Box` spaces with finite bounds: actions from -1 to 1, scaled to the bounds.
 
     A row of noise is `[d + 1]`. Its last number multiplies the action before the noise is added: with 1, the noise is
@@ -34,11 +33,8 @@ class DeterministicActions(Distribution):
     """
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32, *, std: float = 0.0) -> None:
-        self.shape = low.shape
-        self.size = int(np.prod(low.shape))
-        self.action_shape: tuple[int, ...] = (self.size,)
-        self.output_size, self.noise_size = self.size, self.size + 1
-        self.low, self.high, self.dtype, self.std = low, high, dtype, std
+        super().__init__(low, high, dtype)
+        self.output_size, self.noise_size, self.std = self.size, self.size + 1, std
         self.center, self.half_width = center_and_half_width(low, high)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -61,11 +57,8 @@ class DeterministicActions(Distribution):
         actions: Array = np.tanh(outputs)
         return actions
 
-    def to_env(self, actions: Array) -> Array:
-        """Scale to the space's bounds, clip what rounding moves beyond them, and restore shape and type."""
-        shaped = actions.reshape(actions.shape[:-1] + self.shape)
-        bounded: Array = np.clip(self.center + self.half_width * shaped, self.low, self.high)
-        return bounded.astype(self.dtype, copy=False)
+    def _scaled(self, actions: Any) -> Any:
+        return self.center + self.half_width * actions
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Zeros: no agent learns from the density of these actions."""

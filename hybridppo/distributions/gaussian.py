@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hybridppo.distributions.base import Distribution, Gradient, as_dtype, namespace_of
+from hybridppo.distributions.base import Backward, Distribution, as_dtype, namespace_of
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -20,21 +20,46 @@ NODES, FURTHEST = 21, 5.0
 """Number of points of the quadrature for the entropy of squashed actions, and its range in standard deviations."""
 
 
-class DiagonalGaussian(Distribution):
-    """Independent normal distributions for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
+class BoxDistribution(Distribution):
+    """Actions of a `Box`, `[d]`, which the environment gets clipped to its bounds.
 
-    The environment gets actions clipped to its bounds. Actions are never scaled by the bounds, so these may be
-    infinite. Probabilities are those of the actions before clipping, as in CleanRL and stable-baselines3.
+    Args:
+        low: lower bounds of the space.
+        high: upper bounds of the space.
+        dtype: type of the space.
     """
 
     constants: ClassVar[Sequence[str]] = ("low", "high")
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         self.shape = low.shape
-        self.size = self.free_size = int(np.prod(low.shape))
+        self.size = int(np.prod(low.shape))
         self.action_shape: tuple[int, ...] = (self.size,)
-        self.output_size, self.noise_size = 2 * self.size, self.size
         self.low, self.high, self.dtype = low, high, dtype
+
+    def to_env(self, actions: Any) -> Any:
+        """Clip to the space's bounds, in the shape and type of the space."""
+        shaped = self._scaled(actions.reshape(actions.shape[:-1] + self.shape))
+        return as_dtype(namespace_of(actions).clip(shaped, self.low, self.high), self.dtype)
+
+    def _scaled(self, actions: Any) -> Any:
+        """The actions `[..., *shape]` in units of the space."""
+        return actions
+
+
+class DiagonalGaussian(BoxDistribution):
+    """Independent normal distributions for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
+
+    Actions are never scaled by the bounds, so these may be infinite. Probabilities are those of the actions before
+    clipping, as in CleanRL and stable-baselines3.
+    """
+
+    has_gradient = True
+
+    def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
+        super().__init__(low, high, dtype)
+        self.output_size, self.noise_size = 2 * self.size, self.size
+        self.free_size = self.size
 
     def sample(self, outputs: Any, noise: Any) -> Any:
         """`mean + exp(log_std) * noise`."""
@@ -43,11 +68,6 @@ class DiagonalGaussian(Distribution):
     def mode(self, outputs: Any) -> Any:
         """The mean."""
         return outputs[..., : self.size]
-
-    def to_env(self, actions: Any) -> Any:
-        """Clip to the space's bounds, in the shape and type of the space."""
-        shaped = actions.reshape(actions.shape[:-1] + self.shape)
-        return as_dtype(namespace_of(actions).clip(shaped, self.low, self.high), self.dtype)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """A sum over the `d` independent dimensions."""
@@ -66,8 +86,23 @@ class DiagonalGaussian(Distribution):
         log_scale = log_std.sum(-1)
         return -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI, log_scale
 
-    def gradient(self) -> Gradient | None:  # noqa: D102 - as in the base
-        return GaussianGradient(self)
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """As in the base; deviations do not depend on observations."""
+        constant = np.float32(0.5 * np.log(2.0 * np.pi) * self.size)
+        precision = np.exp(-free)
+        noise = (actions - outputs) * precision
+        log_scale = free.sum()
+        log_prob = -0.5 * (noise * noise).sum(0) - (log_scale + constant)
+        entropy = np.full(outputs.shape[1], log_scale + constant + 0.5 * len(free), np.float32)
+
+        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+            # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
+            weighted = d_log_prob * noise
+            d_mean: Array = weighted * precision
+            d_free[:] = (weighted * noise - d_log_prob).sum(1) + d_entropy * weighted.shape[1]
+            return d_mean
+
+        return log_prob, entropy, backward
 
 
 class SquashedGaussian(DiagonalGaussian):
@@ -94,11 +129,8 @@ class SquashedGaussian(DiagonalGaussian):
         """Leaves out tensors on devices: a worker that receives this may have neither the device nor torch."""
         return {**vars(self), "_quadrature_on": {}}
 
-    def to_env(self, actions: Any) -> Any:
-        """Squash between the space's bounds, clip what rounding moves beyond them, and restore shape and type."""
-        shaped, namespace = actions.reshape(actions.shape[:-1] + self.shape), namespace_of(actions)
-        scaled = self.center + self.half_width * namespace.tanh(shaped)
-        return as_dtype(namespace.clip(scaled, self.low, self.high), self.dtype)
+    def _scaled(self, actions: Any) -> Any:
+        return self.center + self.half_width * namespace_of(actions).tanh(actions)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """The log-probability of the normals, corrected for squashing."""
@@ -125,8 +157,27 @@ class SquashedGaussian(DiagonalGaussian):
             self._quadrature_on[device] = points, weights
         return self._quadrature_on[device]
 
-    def gradient(self) -> Gradient | None:  # noqa: D102 - as in the base
-        return SquashedGradient(self)
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """That of the normals: squashing changes the log-probability by a constant, and the entropy by a mean."""
+        log_prob, entropy, backward_of_normals = super().gradient(outputs, free, actions, last)
+        constant = np.float32(self.log_half_widths)
+        points, weights = quadrature()
+        # [d, B] -> [d, B, nodes]
+        offsets = np.exp(free)[..., None] * points
+        numbers = outputs[..., None] + offsets
+        log_prob = log_prob - log_slope(actions).sum(0) - constant
+        entropy = entropy + (log_slope(numbers) * weights).sum((0, 2)) + constant
+
+        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+            d_mean = backward_of_normals(d_log_prob, d_entropy, d_free)
+            if d_entropy:
+                # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
+                slopes = d_entropy * np.float32(-2.0) * np.tanh(numbers) * weights
+                d_mean = d_mean + slopes.sum(2)
+                d_free += (slopes * offsets).sum((1, 2))
+            return d_mean
+
+        return log_prob, entropy, backward
 
 
 def center_and_half_width(low: Array, high: Array) -> tuple[Array, Array]:
@@ -154,56 +205,3 @@ def quadrature() -> tuple[Array, Array]:
     points = np.linspace(-FURTHEST, FURTHEST, NODES)
     weights = np.exp(-0.5 * points**2)
     return points.astype(np.float32), (weights / weights.sum()).astype(np.float32)
-
-
-class GaussianGradient:
-    """Gradient of independent normals, whose deviations do not depend on observations."""
-
-    def __init__(self, distribution: DiagonalGaussian) -> None:
-        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
-
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies."""
-        self._precision = np.exp(-free)
-        self._noise = (actions - outputs) * self._precision
-        log_scale = free.sum()
-        log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
-        entropy = np.full(outputs.shape[1], log_scale + self._constant + 0.5 * len(free), np.float32)
-        return log_prob, entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the means and of the log standard deviations."""
-        # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
-        weighted = d_log_prob * self._noise
-        d_mean: Array = weighted * self._precision
-        d_free[:] = (weighted * self._noise - d_log_prob).sum(1) + d_entropy * weighted.shape[1]
-        return d_mean
-
-
-class SquashedGradient:
-    """Gradient of squashed normals. The log-probability changes by a constant, the entropy by a mean."""
-
-    def __init__(self, distribution: SquashedGaussian) -> None:
-        self._normal = GaussianGradient(distribution)
-        self._constant = np.float32(distribution.log_half_widths)
-
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies."""
-        log_prob, entropy = self._normal.forward(outputs, free, actions, last)
-        points, self._weights = quadrature()
-        # [d, B] -> [d, B, nodes]
-        self._offsets = np.exp(free)[..., None] * points
-        self._numbers = outputs[..., None] + self._offsets
-        log_prob = log_prob - log_slope(actions).sum(0) - self._constant
-        entropy = entropy + (log_slope(self._numbers) * self._weights).sum((0, 2)) + self._constant
-        return log_prob, entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the means and of the log standard deviations."""
-        d_mean = self._normal.backward(d_log_prob, d_entropy, d_free)
-        if d_entropy:
-            # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
-            slopes = d_entropy * np.float32(-2.0) * np.tanh(self._numbers) * self._weights
-            d_mean = d_mean + slopes.sum(2)
-            d_free += (slopes * self._offsets).sum((1, 2))
-        return d_mean

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution, Gradient, as_dtype, namespace_of, zeros
+from hybridppo.distributions.base import Backward, Distribution, as_dtype, namespace_of, zeros
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -116,11 +116,31 @@ class JointDistribution(Distribution):
         log_probs, entropies = zip(*found, strict=True)
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
-    def gradient(self) -> Gradient | None:
-        """None if a part has none."""
-        gradients = [f.distribution.gradient() for f in self.factors]
-        known = [gradient for gradient in gradients if gradient is not None]
-        return JointGradient(self, known) if len(known) == len(gradients) else None
+    @property
+    def has_gradient(self) -> bool:  # type: ignore[override]
+        """Whether all parts have one."""
+        return all(f.distribution.has_gradient for f in self.factors)
+
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """As in the base: sums over the parts, each with its own outputs."""
+        num_network = self.output_size - self.free_size
+        frees = [slice(f.free.start - num_network, f.free.stop - num_network) for f in self.factors]
+        found = []
+        for f, own_free in zip(self.factors, frees, strict=True):
+            own = actions[f.actions] if f.distribution.action_shape else actions[f.actions][0]
+            found.append(f.distribution.gradient(outputs[f.outputs], free[own_free], own, last))
+
+        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+            d_outputs = np.empty((num_network, len(d_log_prob)), np.float32)
+            for f, own_free, (_, _, backward_of_part) in zip(self.factors, frees, found, strict=True):
+                d_outputs[f.outputs] = backward_of_part(d_log_prob, d_entropy, d_free[own_free])
+            return d_outputs
+
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for own_log_prob, own_entropy, _ in found:
+            log_prob += own_log_prob
+            entropy += own_entropy
+        return log_prob, entropy, backward
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
         found = copy(self)
@@ -147,34 +167,3 @@ def _slices(sizes: Sequence[int], first: int = 0) -> list[slice]:
     """Neighbouring slices of these sizes."""
     ends = list(accumulate(sizes, initial=first))
     return [slice(start, end) for start, end in pairwise(ends)]
-
-
-class JointGradient:
-    """Gradient of independent parts, each with its own outputs."""
-
-    def __init__(self, distribution: JointDistribution, gradients: Sequence[Gradient]) -> None:
-        self._factors, self._gradients = distribution.factors, gradients
-        self._num_network = distribution.output_size - distribution.free_size
-
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies, summed over the parts."""
-        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
-        for factor, gradient in zip(self._factors, self._gradients, strict=True):
-            own = actions[factor.actions] if factor.distribution.action_shape else actions[factor.actions][0]
-            own_free = free[self._free(factor.free)]
-            own_log_prob, own_entropy = gradient.forward(outputs[factor.outputs], own_free, own, last)
-            log_prob += own_log_prob
-            entropy += own_entropy
-        return log_prob, entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradients of all parts."""
-        d_outputs = np.empty((self._num_network, len(d_log_prob)), np.float32)
-        for factor, gradient in zip(self._factors, self._gradients, strict=True):
-            d_own = gradient.backward(d_log_prob, d_entropy, d_free[self._free(factor.free)])
-            d_outputs[factor.outputs] = d_own
-        return d_outputs
-
-    def _free(self, part: slice) -> slice:
-        """The place of a part among the outputs that do not depend on observations."""
-        return slice(part.start - self._num_network, part.stop - self._num_network)

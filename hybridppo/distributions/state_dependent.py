@@ -5,14 +5,13 @@ Source: Raffin, Kober and Stulp, "Smooth Exploration for Robotic Reinforcement L
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution, Gradient
+from hybridppo.distributions.base import Backward, Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
@@ -44,12 +43,15 @@ class StateDependentGaussian(Distribution):
     state; the log-probability treats each step by itself, as published.
 
     A row of noise is a matrix for each environment, drawn for `sample_freq` steps at once. The actor scales and applies
-    it (`explore`, `perturbation`), since only the actor knows features and `log_std`.
+    it, since only the actor knows features and `log_std`: its method `explore` takes the noise of its next calls,
+    `[N, d * L]`, and its attribute `perturbation`, `[N, d]`, is the noise added in its last call.
 
     Args:
         normal: the plain distribution, clipped or squashed.
         layout: the layout of a matrix.
     """
+
+    explores = True
 
     def __init__(self, normal: DiagonalGaussian, layout: ExplorationLayout) -> None:
         self.normal, self.sample_freq = normal, layout.sample_freq
@@ -77,66 +79,33 @@ class StateDependentGaussian(Distribution):
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         return self.normal.log_prob_and_entropy(outputs, actions)
 
-    def gradient(self) -> Gradient | None:
-        """None for squashed actions."""
-        return StateDependentGradient(self) if type(self.normal) is DiagonalGaussian else None
+    @property
+    def has_gradient(self) -> bool:  # type: ignore[override]
+        """False for squashed actions."""
+        return type(self.normal) is DiagonalGaussian
 
-    def exploration(self, noise: Callable[[int], Array]) -> Exploration:  # noqa: D102 - as in the base
-        return Exploration(self, noise)
+    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
+        """As in the base; the last layer's input learns through the means only."""
+        constant, half = np.float32(0.5 * np.log(2.0 * np.pi) * self.size), np.float32(0.5 * self.size)
+        squares, entries = last * last, np.exp(np.float32(2.0) * free)
+        variance = np.dot(entries, squares.T)  # [d, B]
+        variance += np.float32(VARIANCE_EPSILON)
+        precision = np.float32(1.0) / np.sqrt(variance)
+        noise = (actions - outputs) * precision
+        log_scale = np.float32(0.5) * np.log(variance).sum(0)
+        log_prob = np.float32(-0.5) * (noise * noise).sum(0) - log_scale - constant
+
+        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+            # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
+            weighted = d_log_prob * noise
+            # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])
+            d_log_std = weighted * noise - d_log_prob + d_entropy
+            np.dot(d_log_std / variance, squares, out=d_free)
+            d_free *= entries
+            d_mean: Array = weighted * precision
+            return d_mean
+
+        return log_prob, log_scale + (constant + half), backward
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
         raise EnvError("actions of a StateDependentGaussian cannot be drawn on tensors: leave use_sde out")
-
-
-class Exploration:
-    """Gives an actor its noise when it is due, step by step.
-
-    An actor that explores has a method `explore`, which takes the noise of its next calls, `[N, d * L]`, and an
-    attribute `perturbation`, `[N, d]`, the noise added in its last call.
-
-    Args:
-        distribution: the action distribution.
-        noise: the noise of a row, `[N, d * L]`, by its number.
-    """
-
-    def __init__(self, distribution: StateDependentGaussian, noise: Callable[[int], Array]) -> None:
-        self._distribution, self._noise = distribution, noise
-        self._row = -1
-
-    def before(self, step: int, actor: Any) -> None:
-        """Called before the actor acts in a step."""
-        row = self._distribution.noise_row(step)
-        if row != self._row:
-            actor.explore(self._noise(row))
-            self._row = row
-
-
-class StateDependentGradient:
-    """Gradient of normals whose variances are linear in the squares of the last layer's input."""
-
-    def __init__(self, distribution: StateDependentGaussian) -> None:
-        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
-        self._half = np.float32(0.5 * distribution.size)
-
-    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
-        """Log-probabilities and entropies."""
-        self._squares = last * last
-        self._entries = np.exp(np.float32(2.0) * free)
-        self._variance = np.dot(self._entries, self._squares.T)  # [d, B]
-        self._variance += np.float32(VARIANCE_EPSILON)
-        self._precision = np.float32(1.0) / np.sqrt(self._variance)
-        self._noise = (actions - outputs) * self._precision
-        log_scale = np.float32(0.5) * np.log(self._variance).sum(0)
-        log_prob = np.float32(-0.5) * (self._noise * self._noise).sum(0) - log_scale - self._constant
-        return log_prob, log_scale + (self._constant + self._half)
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the means and of `log_std`; the last layer's input learns through the means only."""
-        # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
-        weighted = d_log_prob * self._noise
-        # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])
-        d_log_std = weighted * self._noise - d_log_prob + d_entropy
-        np.dot(d_log_std / self._variance, self._squares, out=d_free)
-        d_free *= self._entries
-        d_mean: Array = weighted * self._precision
-        return d_mean

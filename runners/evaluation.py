@@ -73,6 +73,7 @@ def evaluate(
     deterministic: bool = True,
     on_episode: Callable[[], object] = lambda: None,
     should_stop: Callable[[], bool] = lambda: False,
+    is_over: Callable[[], bool] = lambda: False,
     memory: MemoryLayout | None = None,
 ) -> Evaluation:
     """Run `episodes` episodes from freshly reset environments.
@@ -90,6 +91,7 @@ def evaluate(
         deterministic: take the most probable action instead of a random one.
         on_episode: called after each episode.
         should_stop: called before each step.
+        is_over: called before each step; if it returns True, the evaluation has the episodes that ended before.
         memory: layout of the state of a recurrent actor.
 
     Raises:
@@ -103,7 +105,7 @@ def evaluate(
     remembered = EpisodeMemory.of(environments, memory)
     if remembered is not None:
         remembered.begin(actor)
-    while tally.episodes_left:
+    while tally.episodes_left and not is_over():
         if should_stop():
             raise Stopped
         if remembered is not None:

@@ -36,7 +36,7 @@ class Evaluate(Command):
     """Run whole episodes with an agent of a run, or of a file; or with others, let each agent play against each other.
 
     A table then has the score of each agent against each other one: a win counts 1, a draw 0.5. Agents draw their
-    actions at random, and seats are drawn in each game.
+    actions at random, and their players are drawn in each game.
     """
 
     run_dir: RunDir
@@ -178,7 +178,7 @@ class Play(Command):
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
     against: Path | None = None
-    """Another run, or an agent's file. Its agent has all seats but the first."""
+    """Another run, or an agent's file. Its agent has all players but the first."""
     most_steps: int | None = None
     """Steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
 

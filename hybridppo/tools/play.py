@@ -8,7 +8,7 @@ Videos need imageio-ffmpeg (the extra `video`). Episodes are those of an evaluat
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,7 +23,6 @@ from torch import Tensor
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
-from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id
@@ -43,24 +42,18 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
 
 MOST_STEPS = 3000
 
 
 @dataclass(frozen=True)
-class Played:
-    """The episodes that were played."""
+class Played(Evaluation):
+    """The episodes that were played, as an evaluation."""
 
-    returns: tuple[float, ...]
-    """Returns of the episodes that ended; with several agents, of each agent's episodes."""
-    lengths: tuple[int, ...]
-    agents: tuple[str, ...]
-    """The agent of each return, if there are several; else empty."""
-    episodes: int
+    episodes: int = 0
     """How many episodes ended, each with its last agent's."""
-    steps: int
+    steps: int = 0
     """Steps of all episodes, an unfinished one included."""
     path: Path | None = None
     """The video."""
@@ -126,8 +119,8 @@ def play(
             return play_episodes(player, other, film, episodes, seed, deterministic, limit)
         with making(path), tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
             video = Video(Path(folder) / "video.mp4", getattr(film, "metadata", {}).get("render_fps", 30))
+            film.on_picture = video.add
             with contextlib.closing(video):
-                film.on_picture = video.add
                 played = play_episodes(player, other, film, episodes, seed, deterministic, limit)
             video.require_whole()
             video.path.replace(path)
@@ -172,21 +165,16 @@ class Video:
             wanted = list(self._shape) or "[height, width, 3]"
             raise EnvError(f"a picture must be uint8 {wanted}, got {picture.dtype} {list(picture.shape)}")
         if self._writer is None:
+            from imageio_ffmpeg import write_frames
+
             self._shape = shape
-            self._writer = self._begun()
+            # Players need even sizes: a row or a column of black is added, and nothing is scaled.
+            even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+            options = {"fps": self._fps, "quality": None, "macro_block_size": 1, "output_params": even}
+            self._writer = write_frames(str(self.path), shape[1::-1], ffmpeg_log_level="error", **options)
+            next(self._writer)
         self._writer.send(np.ascontiguousarray(picture))
         self._frames += 1
-
-    def _begun(self) -> Any:
-        from imageio_ffmpeg import write_frames
-
-        # Players need even sizes: a row or a column of black is added, and nothing is scaled.
-        even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-        height, width, _ = self._shape
-        options = {"fps": self._fps, "quality": None, "macro_block_size": 1, "output_params": even}
-        writer = write_frames(str(self.path), (width, height), ffmpeg_log_level="error", **options)
-        next(writer)
-        return writer
 
     def close(self) -> None:
         """Finish the file."""
@@ -212,8 +200,7 @@ class Video:
 class Filmed:
     """An environment of any kind that is drawn after each reset and step, and counts its steps.
 
-    The environment begins an episode as soon as the one before ends. A later reset with a seed uses this episode. So
-    all episodes but the first continue with the environment's own random numbers.
+    A reset is drawn at the first step, because the reset after the last episode is not played.
 
     Args:
         env: a gymnasium environment, one of several agents, or a single batched environment on tensors.
@@ -223,10 +210,8 @@ class Filmed:
         self.env = env
         self.on_picture: Callable[[Any], object] | None = None
         """Gets each picture, which the environment may draw into again; None for an environment that has a window."""
-        self.steps = 0
-        self._is_closed = False
-        self._begun: list[Any] = []
-        """The result of the reset that has begun the next episode."""
+        self.steps = self.episodes = 0
+        self._is_closed = self._has_begun = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -236,17 +221,16 @@ class Filmed:
         """This object, because the environment within it was made before, by another function."""
         return self
 
-    def reset(self, *, seed: int | None = None, **options: Any) -> Any:
-        """Begin an episode; without a seed, the next one, which is drawn only if it is played."""
-        if seed is None:
-            self._begun = [self.env.reset(**options)]
-            return self._begun[0]
-        found = self._begun[0] if self._begun else self.env.reset(seed=seed, **options)
-        self._draw()
-        return found
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        self._has_begun = True
+        return self.env.reset(**options)
 
     def step(self, action: Any) -> Any:
         """Step; without an action, an agent leaves, which is no step."""
+        if self._has_begun:
+            self._draw()
+        self._has_begun = False
         found = self.env.step(action)
         if action is not None:
             self.steps += 1
@@ -258,6 +242,10 @@ class Filmed:
             picture = self.env.render()
             picture = on_host(picture) if isinstance(picture, Tensor) else np.asarray(picture)
             self.on_picture(picture[0] if picture.ndim == 4 else picture)  # of batched environments
+
+    def count_episode(self) -> None:
+        """Count an episode that has ended."""
+        self.episodes += 1
 
     def close(self) -> None:
         """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""
@@ -283,16 +271,16 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> 
     given, source = source, source_of(source)
     if isinstance(given, str) or isinstance(source, Definition):
         options = replace(options, env_kwargs={**(options.env_kwargs or {}), "render_mode": render_mode})
-    what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
-    remedy = f"it must take render_mode={render_mode!r}"
-    made: Any = source
     if isinstance(source, str):
         source = partial(env_of_id, source, False, options.imports)
+    what = f"the environment {'draws no pictures' if render_mode == 'rgb_array' else 'has no window'}"
+    remedy = f"it must take render_mode={render_mode!r}"
+    made: Any = source
     if not is_tensor_env(source) and callable(source):
         try:
             made = with_arguments(source, 1, options)()
         except (gym.error.Error, TypeError, ConfigurationError) as error:  # the last two: it takes no render_mode
-            raise EnvError(f"the environment {what}: {remedy} ({error.__cause__ or error})") from error
+            raise EnvError(f"{what}: {remedy} ({error.__cause__ or error})") from error
     film = FilmedEnv(made) if isinstance(made, gym.Env) else Filmed(made)
     mode = getattr(made, "render_mode", None)
     if is_tensor_env(made):
@@ -300,7 +288,7 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> 
         mode = None if made.num_envs > 1 else mode or ("rgb_array" if callable(getattr(made, "render", None)) else None)
     if isinstance(made, VectorEnv) or mode != render_mode:
         film.close()
-        raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")
+        raise EnvError(f"{what}: its render_mode is {mode!r}, and {remedy}")
     return film
 
 
@@ -316,66 +304,44 @@ def play_episodes(
     """Play episodes one after the other, each until no agent is left, or until the film has so many steps.
 
     Raises:
-        ConfigurationError: if there is no player for the other agent.
+        ConfigurationError: if the other agent has no player.
         EnvError: if an agent has other spaces than the environment.
     """
-    found: list[Evaluation] = []
-    with _acting(player, other, film) as (environments, acting_with), contextlib.suppress(Stopped):
-        while len(found) < episodes and film.steps < limit:
-            played = run_episodes(
-                **acting_with,
-                environments=environments,
-                episodes=1,
-                seed=seed + len(found),
-                deterministic=deterministic,
-                should_stop=lambda: film.steps >= limit,
-            )
-            found.append(played)
-    returns, lengths, agents = (
-        tuple(value for each in found for value in getattr(each, name)) for name in ("returns", "lengths", "agents")
-    )
-    return Played(returns, lengths, agents, len(found), film.steps)
+    with contextlib.ExitStack() as stack:
+        if other is None:
+            environments = environments_for(player, lambda: film, 1)
+            stack.callback(environments.close)
+            acting_with = stack.enter_context(acting(player))
+        else:
+            agents = _agents_of_players(player, other, list(map(str, getattr(film, "possible_agents", ()))))
+            environments = environments_of_policies(agents, lambda: film, 1, str)
+            stack.callback(environments.close)
+            _, acting_with = stack.enter_context(policies_acting(agents, environments, str))
+        found = run_episodes(
+            **acting_with,
+            environments=environments,
+            episodes=episodes,
+            seed=seed,
+            deterministic=deterministic,
+            on_episode=film.count_episode,
+            is_over=lambda: film.steps >= limit,
+        )
+    return Played(**vars(found), episodes=film.episodes, steps=film.steps)
 
 
-@contextlib.contextmanager
-def _acting(player: AnyAgent, other: AnyAgent | None, film: Filmed) -> Iterator[tuple[Environments, dict[str, Any]]]:
-    """The environment for an evaluation, and the arguments with which `evaluate` lets the agents act in it."""
-    if other is None:
-        with contextlib.closing(environments_for(player, lambda: film, 1)) as environments, acting(player) as found:
-            yield environments, found
-        return
-    agents, policies = _seats(player, other, _names_of(film))
-    environments = environments_of_policies(agents, lambda: film, 1, policies.__getitem__)
-    with contextlib.closing(environments), policies_acting(agents, environments, policies.__getitem__) as (_, found):
-        yield environments, found
-
-
-def _names_of(env: Any) -> list[str]:
-    """The names of an environment's agents; empty if it has one agent."""
-    if is_tensor_env(env):
-        return [f"{kind}_{i}" for kind, count in getattr(env, "policies", {}).items() for i in range(count)]
-    return list(map(str, getattr(env, "possible_agents", ())))
-
-
-def _seats(player: AnyAgent, other: AnyAgent, names: Sequence[str]) -> tuple[dict[str, AnyAgent], dict[str, str]]:
-    """The agents that play, by the name of the first seat that each has; and that name for each seat.
+def _agents_of_players(player: AnyAgent, other: AnyAgent, names: Sequence[str]) -> dict[str, AnyAgent]:
+    """The agent that acts for each player: the first player and those of its policy have `player`, the rest `other`.
 
     Raises:
-        ConfigurationError: if there is no seat for the other agent.
+        ConfigurationError: if the other agent has no player.
     """
-    first = names[:1]
-    if isinstance(player, Policies) and names:
-        first = [name for name in names if player.agent_of(name) is player.agent_of(names[0])]
-    if len(first) == len(names):
+    own = names[:1]
+    if isinstance(player, Policies):
+        own = [name for name in names if player.agent_of(name) is player.agent_of(names[0])]
+    if len(own) == len(names):
         raise ConfigurationError(
-            f"against is for environments in which another can have a seat, and the agents of this one are "
+            f"against is for environments in which another agent can play, and the agents of this one are "
             f"{', '.join(names) or 'one'}: leave it out"
         )
-    whose = {name: _who_acts(player if name in first else other, name) for name in names}
-    seats = {name: next(each for each in names if whose[each] is whose[name]) for name in names}
-    return {seat: whose[seat] for seat in seats.values()}, seats
-
-
-def _who_acts(agent: AnyAgent, name: str) -> AnyAgent:
-    """The agent of a run that acts for an agent of the environment."""
-    return agent.agent_of(name) if isinstance(agent, Policies) else agent
+    agents = {name: player if name in own else other for name in names}
+    return {name: agent.agent_of(name) if isinstance(agent, Policies) else agent for name, agent in agents.items()}

@@ -294,7 +294,7 @@ def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
     assert sum(played.returns) > 0
 
 
-def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: Path) -> None:
+def test_another_agent_has_all_players_but_the_first(tmp_path: Path, masked_run: Path) -> None:
     config = ppo_config(num_envs=2, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     for name, seed in (("one", 0), ("other", 1)):
         options = {**QUIET, "seed": seed, "config": config, "action_masks": True, "run_dir": tmp_path / name}
@@ -307,12 +307,12 @@ def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: P
     assert returns["both"] == {**returns["other"], "player 0": returns["one"]["player 0"]}
     assert [line.partition(":")[0] for line in episode_lines(both, by_kind=False)] == list(both.agents)
     agents = {name: hybridppo.load(tmp_path / name) for name in ("one", "other")}
-    seats = {"player 0": "one", "player 1": "other", "player 2": "other"}
+    players = {"player 0": "one", "player 1": "other", "player 2": "other"}
     evaluated = hybridppo.evaluate_policies(
-        agents, DrawnTurns, episodes=1, deterministic=True, policy_of=seats.__getitem__
+        agents, DrawnTurns, episodes=1, deterministic=True, policy_of=players.__getitem__
     )
     assert len(evaluated["one"].returns) == 1  # with the masks that the agents were trained with
-    with pytest.raises(ConfigurationError, match="against is for environments in which another can have a seat"):
+    with pytest.raises(ConfigurationError, match="against is for environments in which another agent can play"):
         hybridppo.play(masked_run, window=True, env=partial(Numbered, "human"), against=tmp_path / "one")
 
 
@@ -352,7 +352,7 @@ def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) ->
     pytest.importorskip("imageio_ffmpeg")
     played = hybridppo.play(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen)
     frames = frames_of(tmp_path / "a.mp4")
-    assert len(frames) == played.steps + 2
+    assert len(frames) == played.steps + 1  # the picture after an episode's end is the next one's first
     assert all(abs(float(frame.mean()) - 40) < 4 for frame in frames)
     with pytest.raises(EnvError, match=r"draws no pictures.*have render\(\)"):
         hybridppo.play(tensor_run, tmp_path / "b.mp4", env=TorchCartPole)

@@ -2,31 +2,53 @@
 
     result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
 
-It tries a few candidates briefly (`search.py`), each in the way in which training would run under it (`trials.py`), and
-logs its choice in one line. The training then runs under the chosen placement.
+It tries a few candidates briefly, each in the way in which training would run under it (`trials.py`), and each only if
+it could be faster than the best so far. It logs its choice in one line. The training then runs under the chosen
+placement.
 """
 
 import logging
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.auto.search import Limits, Search
-from hybridppo.auto.trials import Training
+from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.system.devices import num_cuda_devices
+from hybridppo.system.devices import is_cuda_awake, num_cuda_devices
+from hybridppo.system.messages import shown_seconds
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 
 logger = logging.getLogger(__name__)
+
+MARGIN = 0.03
+"""The share by which a candidate must be faster than a simpler one; else the simpler one is chosen."""
+MAX_SECONDS, MAX_SHARE = 5.0, 0.05
+"""The longest that all trials together may take: in seconds, and as a share of the run."""
+PLANNED = 0.8
+"""The share of this time that is planned; a trial may take longer than expected."""
+FEWEST_STEPS = 600
+"""A run with fewer optimizer steps is over before trials have paid for themselves."""
+ITERATIONS = 4
+"""Iterations of a trial: a warm-up, and three for the median."""
+MAX_SECONDS_OF_A_TRIAL = 0.4
+SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
+"""How long the first update on a GPU takes in a process that has not used it before."""
+SECONDS_TO_START_A_WORKER = 0.2
+"""The estimate for starting worker processes before any was started."""
+SECONDS_WORTH_THREADS = 2e-3
+"""An optimizer step shorter than this gains nothing from a second thread."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +115,17 @@ class Auto:
             line = f"{environments.device}, where the environments' tensors are"
             return not_measured(environments.device, num_workers or 0, config.torch_threads or 1, line)
         training = Training(source, config, options if options is not None else EnvironmentOptions(), agent)
-        seconds_to_make *= config.num_envs * environments.num_agents / environments.num_envs  # of all
-        limits = self.limits(
-            training, environments, total_steps=total_steps, num_workers=num_workers, seconds_to_make=seconds_to_make,
-        )  # fmt: skip
-        search = Search(training, limits)
+        search = Search(
+            training,
+            limits_of(
+                training,
+                environments,
+                total_steps=total_steps,
+                num_workers=num_workers,
+                max_lag=self.max_lag,
+                seconds_to_make=seconds_to_make * config.num_envs * environments.num_agents / environments.num_envs,
+            ),
+        )
         try:
             chosen = search.run()
         except Exception as error:
@@ -111,33 +139,223 @@ class Auto:
         logger.info("placement auto: %s%s", table["line"], spent)
         return Choice(chosen.placement, chosen.num_workers, chosen.torch_threads, table)
 
-    def limits(
-        self,
-        training: Training,
-        environments: Environments,
-        *,
-        total_steps: int,
-        num_workers: int | None = None,
-        seconds_to_make: float = 0.0,
-    ) -> Limits:
-        """The limits of the search, from the training and this machine."""
-        config, agent = training.config, training.agent
-        actor: Any = None if agent is None else agent.actor
-        return Limits(
-            # Steps are counted in environments, and rollouts have those of all their agents.
-            total_steps=total_steps,
-            cores=cpu_cores(),
-            num_workers=num_workers,
-            # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
-            splits=isinstance(environments, (SyncEnvironments, MultiAgentEnvironments)),
-            has_workers=agent is None or twin_of(actor) is not None,
-            draws_on_device=environments.is_compiled,
-            max_lag=self.max_lag,
-            any_threads=config.torch_threads is None,
-            torch_threads=config.torch_threads or 1,
-            accelerator="cuda" if num_cuda_devices() else None,
-            seconds_to_make=seconds_to_make,
-        )
+
+@dataclass(frozen=True)
+class Limits:
+    """What the search may choose."""
+
+    total_steps: int
+    """Environment steps of the run, over which the time to start is spread."""
+    cores: int
+    """CPU cores that the training may use."""
+    num_workers: int | None = None
+    """The user's number; None leaves it open."""
+    splits: bool = False
+    """Whether the environments may be divided among processes without changing the result."""
+    has_workers: bool = True
+    """Whether the actor can sample in another process at all."""
+    draws_on_device: bool = False
+    """Whether sampling on an accelerator draws other noise than the CPU, so that it gives another result."""
+    max_lag: int = 0
+    any_threads: bool = False
+    """Whether every number of torch threads may be taken, each of which rounds differently."""
+    torch_threads: int = 1
+    """The configured number."""
+    accelerator: str | None = None
+    """A device besides the CPU. In tests, the name of the CPU stands in for it."""
+    seconds_to_make: float = 0.0
+    """Seconds to make the environments."""
+
+    def worker_counts(self, most: int) -> list[int]:
+        """The numbers of worker processes above 1 that may be chosen, at most so many."""
+        divides = self.num_workers is None and self.splits and self.has_workers
+        return doubled(min(self.cores, most)) if divides else []
+
+
+def limits_of(training: Training, environments: Environments, **of_run: Any) -> Limits:
+    """The limits that follow from the training and this machine; `of_run` are the fields that do not."""
+    config = training.config
+    actor: Any = None if training.agent is None else training.agent.actor
+    return Limits(
+        cores=cpu_cores(),
+        # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
+        splits=isinstance(environments, (SyncEnvironments, MultiAgentEnvironments)),
+        has_workers=actor is None or twin_of(actor) is not None,
+        draws_on_device=environments.is_compiled,
+        any_threads=config.torch_threads is None,
+        torch_threads=config.torch_threads or 1,
+        accelerator="cuda" if num_cuda_devices() else None,
+        **of_run,
+    )
+
+
+@dataclass
+class Search:
+    """Tries candidates within its time, and keeps the fastest."""
+
+    training: Training
+    limits: Limits
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """Trials by the labels of their candidates, in their order."""
+    left_out: list[str] = field(default_factory=list)
+    """Candidates that were not tried, with the reason."""
+
+    def __post_init__(self) -> None:
+        self.baseline = Candidate("cpu", "cpu", self.limits.num_workers or 0, self.limits.torch_threads)
+        self._start, self._budget, self._share = time.perf_counter(), PLANNED * MAX_SECONDS, 1.0
+        self._is_awake = is_cuda_awake()
+
+    def run(self) -> Candidate:
+        """The candidate to take."""
+        limits = self.limits
+        if (reason := self._why_not()) is not None:
+            self.left_out.append(f"all: {reason}")
+            return self.baseline
+        if not self._try_simplest():
+            return self.baseline
+        self._double("num_workers", limits.cores)
+        steps = self.training.optimizer_steps(self.best.steps, learns=True)
+        if limits.any_threads and self.best.learning >= SECONDS_WORTH_THREADS * steps:
+            self._double("torch_threads", limits.cores)
+        if limits.accelerator is not None:
+            workers = self.best.candidate.num_workers
+            if self._improves(Candidate("hybrid", limits.accelerator, workers, limits.torch_threads)):
+                self._double("num_workers", limits.cores)
+            if not limits.num_workers and not limits.draws_on_device:
+                self._improves(Candidate("cuda", limits.accelerator, 0, limits.torch_threads))
+        for device in ("cpu", limits.accelerator) if limits.max_lag else ():
+            if device is not None:
+                self._overlap(device)
+        return self.best.candidate
+
+    def _why_not(self) -> str | None:
+        """The reason to try nothing, if there is one."""
+        steps = self.training.optimizer_steps(self.limits.total_steps)
+        if self.training.config.episodes_per_rollout is not None:
+            return "rollouts of whole episodes have no length to go by"
+        if steps < FEWEST_STEPS:
+            return f"a run of {steps} optimizer steps is too short to measure"
+        if self.limits.seconds_to_make > PLANNED * MAX_SECONDS:
+            return f"to make the environments once more would take {self.limits.seconds_to_make:.2g} s"
+        return None
+
+    def _try_simplest(self) -> bool:
+        """Try the simplest candidate; whether there is time for others.
+
+        Its first iteration, as short as possible, shows how long the run will take.
+        """
+        smallest = self.training.smallest_share
+        quick = self._try(self.baseline, 0.0, smallest)
+        if quick is None:
+            return False
+        self.best = quick
+        run = self._iterations * quick.iteration
+        self._budget = PLANNED * min(MAX_SECONDS, MAX_SHARE * run)
+        spent = time.perf_counter() - self._start
+        if self._budget < max(ITERATIONS * smallest * quick.iteration, min(spent, 0.1)):
+            self.left_out.append(f"all others: a run of about {run:.2g} s is too short")
+            return False
+        self._start = time.perf_counter()  # the time so far does not count: training would have loaded the same modules
+        self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
+        self._share = min(1.0, max(smallest, self._slot / (ITERATIONS * quick.iteration)))
+        if self._share > smallest:  # else a second trial would be as short, and the others need the time
+            self.best = self._try(self.baseline, self._slot, self._share) or quick
+        return True
+
+    @property
+    def _iterations(self) -> int:
+        """Iterations of the run."""
+        return max(1, round(self.limits.total_steps / self.best.steps))
+
+    def _try(self, candidate: Candidate, seconds: float, share: float, deadline: float = math.inf) -> Trial | None:
+        try:
+            found = self.training.try_out(candidate, seconds, share, deadline)
+        except Stopped:
+            self.left_out.append(f"{candidate.label}: it took all the time that was left")
+            return None
+        except (HybridPPOError, RuntimeError, MemoryError) as error:
+            # Training goes on under another candidate; an error of all candidates comes again there.
+            self.left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
+            logger.warning("placement auto: left out %s", self.left_out[-1])
+            return None
+        self.trials[candidate.label] = found
+        return found
+
+    def _improves(self, candidate: Candidate) -> bool:
+        """Try a candidate if there is time, and take it if the run is faster with it, by more than the margin."""
+        if candidate.label in self.trials:
+            return False
+        needed = self.limits.seconds_to_make + self._slot
+        if candidate.num_workers:
+            started = [trial.start for trial in self.trials.values() if trial.candidate.num_workers]
+            needed += started[-1] if started else SECONDS_TO_START_A_WORKER + self.limits.seconds_to_make
+        if candidate.device != "cpu" and not self._is_awake:
+            needed += SECONDS_TO_WAKE_AN_ACCELERATOR
+        left = self._budget - (time.perf_counter() - self._start)
+        if needed > left:
+            self.left_out.append(f"{candidate.label}: it would take about {needed:.2g} s, too much for this run")
+            return False
+        trial = self._try(candidate, self._slot, self._share, time.perf_counter() + left)
+        self._is_awake = self._is_awake or candidate.device != "cpu"
+        iterations = self._iterations
+        if trial is None or trial.run(iterations) * (1.0 + MARGIN) >= self.best.run(iterations):
+            return False
+        self.best = trial
+        return True
+
+    def _double(self, what: Literal["num_workers", "torch_threads"], most: int) -> None:
+        """Double a number while that makes the run faster, and the part that it divides is long enough."""
+        part, counts = "learning", doubled(most)
+        if what == "num_workers":
+            part, counts = "sampling", self.limits.worker_counts(min(most, self.training.config.num_envs))
+        for count in counts:
+            now = getattr(self.best.candidate, what) or 1
+            could_save = getattr(self.best, part) * (1.0 - now / count)
+            more: dict[str, Any] = {what: count}
+            if count > now and (
+                could_save <= MARGIN * self.best.iteration or not self._improves(replace(self.best.candidate, **more))
+            ):
+                return
+
+    def _overlap(self, device: str) -> None:
+        """Try overlap with this learning device, if there is a core for a worker beside the learner's threads."""
+        limits, threads, workers = self.limits, self.best.candidate.torch_threads, self.best.candidate.num_workers
+        if device == "cpu" and limits.any_threads:
+            threads = max(1, min(threads, limits.cores - 1))
+        room = limits.cores - (threads if device == "cpu" else 1)
+        if room < 1 or (limits.num_workers is None and not limits.has_workers):
+            return
+        workers = min(workers or 1, room) if limits.num_workers is None else limits.num_workers
+        if self._improves(Candidate("overlap", device, workers, threads, max_lag=1)):
+            self._double("num_workers", room)
+            if limits.max_lag > 1 and self.best.candidate.num_workers > 1:
+                self._improves(replace(self.best.candidate, max_lag=limits.max_lag))
+
+    def line(self) -> str:
+        """The choice and its figures in one line."""
+        if self.baseline.label not in self.trials:
+            return f"{self.baseline.label}; not measured ({self.left_out[0]})"
+        best = self.best
+        parts = ", ".join(f"{part} {shown_seconds(getattr(best, part))}" for part in PARTS)
+        others = [f"{label} {shown_seconds(trial.iteration)}" for label, trial in self.trials.items() if trial != best]
+        chosen = f"{best.candidate.label}, {shown_seconds(best.iteration)} an iteration ({parts})"
+        return "; ".join([chosen, *(others or self.left_out[:1])])
+
+    def table(self, chosen: Candidate) -> dict[str, Any]:
+        """The contents of `placements.json`."""
+        return {
+            "seconds": time.perf_counter() - self._start,
+            "left_out": self.left_out,
+            "chosen": chosen.label,
+            "line": self.line(),
+            "trials": [trial.to_json() for trial in self.trials.values()],
+        }
+
+
+def doubled(most: int) -> list[int]:
+    """2, 4, 8 and so on up to `most`, and `most` itself."""
+    powers = [2**i for i in range(1, most.bit_length()) if 2**i <= most]
+    return sorted({*powers, most} - {0, 1})
 
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -47,22 +46,17 @@ class Candidate:
     """A placement with its number of worker processes and torch threads."""
 
     name: Name
-    sampling: str = "cpu"
-    learning: str = "cpu"
+    device: str = "cpu"
+    """Where it learns; with "cuda", it also samples there."""
     num_workers: int = 0
     torch_threads: int = 1
-    lag: int = 1
+    max_lag: int = 0
     """By how many updates the parameters that sample may be behind, if sampling and learning overlap."""
-
-    @property
-    def max_lag(self) -> int:
-        """How many updates the parameters that sample may be behind."""
-        return self.lag if self.name == "overlap" else 0
 
     @property
     def label(self) -> str:
         """The candidate in a few words."""
-        parts = [self.name if self.name != "overlap" or self.learning == "cpu" else f"overlap on {self.learning}"]
+        parts = [f"overlap on {self.device}" if self.name == "overlap" and self.device != "cpu" else self.name]
         if self.num_workers:
             parts.append(f"{self.num_workers} worker{'s' if self.num_workers > 1 else ''}")
         if self.torch_threads > 1:
@@ -75,11 +69,11 @@ class Candidate:
     def placement(self) -> Placement:
         """The placement. Between equal devices it makes real copies: else it would be the same as `cpu`."""
         if self.name in ("cpu", "cuda"):
-            return SingleDevice(self.learning)
+            return SingleDevice(self.device)
         if self.name == "overlap":
-            return Mirrored(self.sampling, self.learning, max_lag=self.max_lag)
+            return Mirrored("cpu", self.device, max_lag=self.max_lag)
         kind = Mirrored if self.name == "hybrid" else Migrating
-        return kind(self.sampling, self.learning, force_copy=self.sampling == self.learning)
+        return kind("cpu", self.device, force_copy=self.device == "cpu")
 
 
 @dataclass(frozen=True)
@@ -135,11 +129,14 @@ class Training:
     def optimizer_steps(self, env_steps: int, *, learns: bool = False) -> int:
         """Optimizer steps in a run of so many environment steps; with `learns`, from the start of learning on."""
         config = self.config
-        if isinstance(config, PoliciesConfig):
-            learning = [each for name, each in config.policies.items() if name not in config.played]
-            return sum(_optimizer_steps(each, env_steps) for each in learning)
-        if isinstance(config, PPOConfig):
-            return _optimizer_steps(config, env_steps)
+        if isinstance(config, PPOConfig | PoliciesConfig):
+            every = {"": config} if isinstance(config, PPOConfig) else config.policies
+            played = () if isinstance(config, PPOConfig) else config.played
+            return sum(
+                -(-env_steps // each.batch_size) * each.num_epochs * each.minibatches_of(each.batch_size)
+                for name, each in every.items()
+                if name not in played
+            )
         left = env_steps if learns else max(0, env_steps - config.learning_starts)
         return left // (config.train_frequency * config.num_envs) * config.steps_per_update
 
@@ -170,7 +167,9 @@ class Training:
             copies = 1 if candidate.num_workers else None
             environments = make_environments(self.source, small.num_envs, self.options, copies=copies)
             stack.callback(environments.close)
-            agent = self._agent(small, environments.observation_space, environments.action_space)
+            spaces = environments.observation_space, environments.action_space
+            like: Any = None if self.agent is None else self.agent.like
+            agent: AnyAgent = make_agent(agent_class(small), *spaces, small, seed=0) if like is None else like(small)
             agent.should_stop = lambda: time.perf_counter() > deadline
             placement.prepare(agent)
             if agent.records_graphs and accelerator_of(placement.learning_device).is_asynchronous:
@@ -204,20 +203,6 @@ class Training:
         rows = [row for row, count in zip(rows, not_replayed, strict=True) if count == min(not_replayed)]
         found = {part: times * statistics.median(row[f"seconds_{part}"] for row in rows) for part in PARTS}
         return Trial(candidate, **found, start=start, steps=round(times * steps))
-
-    def _agent(
-        self, config: AnyConfig, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]"
-    ) -> AnyAgent:
-        if self.agent is None:
-            return make_agent(agent_class(config), observation_space, action_space, config, seed=0)
-        like: Any = self.agent.like
-        made: AnyAgent = like(config)
-        return made
-
-
-def _optimizer_steps(config: PPOConfig, env_steps: int) -> int:
-    iterations = -(-env_steps // config.batch_size)
-    return iterations * config.num_epochs * config.minibatches_of(config.batch_size)
 
 
 def _iterations(config: AnyConfig) -> tuple[int, int]:

@@ -14,8 +14,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.auto import Auto
-from hybridppo.auto.search import MARGIN, Limits, doubled
+from hybridppo.auto.auto import MARGIN, Auto, Limits, doubled, limits_of
 from hybridppo.auto.trials import PARTS, Candidate, Training
 from hybridppo.distributed_policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.environments.making import make_environments
@@ -81,7 +80,9 @@ def compare_placements(
     else:
         training = Training(env, config, options)
         with closing(make_environments(env, config.num_envs, options)) as environments:  # an error is raised at once
-            limits = Auto(max_lag).limits(training, environments, total_steps=total_steps, num_workers=num_workers)
+            limits = limits_of(
+                training, environments, total_steps=total_steps, num_workers=num_workers, max_lag=max_lag
+            )
         cases = {each.label: _arguments(each) for each in candidates(limits, config.num_envs)}
     settings = {name: getattr(options, name) for name in options.__dataclass_fields__}
     settings |= {"config": config, "total_steps": 2**40, "seed": 0, "progress": False}
@@ -108,21 +109,19 @@ def compare_placements(
 
 def candidates(limits: Limits, num_envs: int) -> list[Candidate]:
     """The placements that this machine can run, the simplest first."""
-    divided = limits.num_workers is None and limits.splits and limits.has_workers
-    workers = [limits.num_workers or 0, *(doubled(min(limits.cores, num_envs)) if divided else ())]
-    overlapping = [
-        1 if limits.num_workers is None else limits.num_workers,
-        *(n for n in workers[1:] if n < limits.cores),
-    ]
+    more = limits.worker_counts(num_envs)
+    workers = [limits.num_workers or 0, *more]
+    overlapping = [1 if limits.num_workers is None else limits.num_workers, *(n for n in more if n < limits.cores)]
+    can_overlap = limits.has_workers or limits.num_workers == 0
     found = [Candidate("cpu", num_workers=n) for n in workers]
-    if limits.cores > 1 and (limits.has_workers or limits.num_workers == 0):
-        found += [Candidate("overlap", num_workers=n) for n in overlapping]
+    if limits.cores > 1 and can_overlap:
+        found += [Candidate("overlap", num_workers=n, max_lag=1) for n in overlapping]
     if (device := limits.accelerator) is not None:
-        found += [Candidate("hybrid", "cpu", device, n) for n in workers]
-        found += [Candidate("migrate", "cpu", device, n) for n in workers]
-        found += [Candidate("overlap", "cpu", device, n) for n in overlapping if limits.has_workers or n == 0]
+        found += [Candidate("hybrid", device, n) for n in workers]
+        found += [Candidate("migrate", device, n) for n in workers]
+        found += [Candidate("overlap", device, n, max_lag=1) for n in overlapping if can_overlap]
         if not limits.num_workers and not limits.draws_on_device:
-            found.append(Candidate("cuda", device, device))
+            found.append(Candidate("cuda", device))
     return found
 
 

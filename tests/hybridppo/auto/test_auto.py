@@ -15,7 +15,7 @@ from toy_agents import Unlike
 
 import hybridppo
 from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
-from hybridppo.auto import auto, search
+from hybridppo.auto import auto
 from hybridppo.auto.trials import Candidate, Training, Trial
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
@@ -25,6 +25,12 @@ ITERATIONS = 30
 def slow_steps(candidate: Candidate) -> tuple[float, float]:
     """Seconds of an iteration's sampling and learning, if workers divide the sampling."""
     return 16.0 / max(1, candidate.num_workers), 1.0 / candidate.torch_threads
+
+
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets trials take any time, also for short runs."""
+    for name, value in {"MAX_SHARE": 100.0, "MAX_SECONDS": 1e9, "FEWEST_STEPS": 0}.items():
+        monkeypatch.setattr(auto, name, value)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
             return Trial(candidate, *seconds(candidate), 0.0, 0.0, CONFIG.batch_size)
 
         monkeypatch.setattr(Training, "try_out", try_out)
-        monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+        unhurried(monkeypatch)
         monkeypatch.setattr(auto, "cpu_cores", lambda: 2)
         return tried
 
@@ -185,7 +191,7 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
         raise ZeroDivisionError("no second simulator")
 
     monkeypatch.setattr(Training, "try_out", fail)
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    unhurried(monkeypatch)
     result = train()
     assert result.metrics["iteration"] == ITERATIONS
     record = caplog.records[0]
@@ -198,7 +204,7 @@ def test_several_policies_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
         return Trial(candidate, *slow_steps(candidate), 0.0, 0.0, CONFIG.batch_size)
 
     monkeypatch.setattr(Training, "try_out", try_out)
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    unhurried(monkeypatch)
     monkeypatch.setattr(auto, "cpu_cores", lambda: 1)
     with caplog.at_level(logging.INFO, logger="hybridppo"):
         train(Unlike, config={"sign": CONFIG, "pointer": CONFIG}, iterations=2)
@@ -217,9 +223,9 @@ def test_less_than_no_lag_is_refused() -> None:
     ("candidate", "expected"),
     [
         (Candidate("cpu", num_workers=2), "SingleDevice(device='cpu')"),
-        (Candidate("cuda", "cpu", "cpu"), "SingleDevice(device='cpu')"),
-        (Candidate("overlap"), "max_lag=1, verify=False, force_copy=False)"),
-        (Candidate("overlap", lag=3), "max_lag=3, verify=False, force_copy=False)"),
+        (Candidate("cuda", "cpu"), "SingleDevice(device='cpu')"),
+        (Candidate("overlap", max_lag=1), "max_lag=1, verify=False, force_copy=False)"),
+        (Candidate("overlap", max_lag=3), "max_lag=3, verify=False, force_copy=False)"),
         (Candidate("hybrid"), "max_lag=0, verify=False, force_copy=True)"),
         (Candidate("migrate"), "Migrating(sampling='cpu', learning='cpu', force_copy=True)"),
     ],

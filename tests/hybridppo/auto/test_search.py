@@ -15,8 +15,8 @@ from toy_environments import ScriptedEnv
 
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.auto import search, trials
-from hybridppo.auto.search import Limits, Search
+from hybridppo.auto import auto, trials
+from hybridppo.auto.auto import Limits, Search
 from hybridppo.auto.trials import Candidate, Training, Trial, shortened
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.system.signals import Stopped
@@ -41,7 +41,7 @@ def searched(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "try_out", try_out)
-        patch.setattr(search, "is_cuda_awake", lambda: True)
+        patch.setattr(auto, "is_cuda_awake", lambda: True)
         found = Search(training(config=config), limits)
         return found.run(), found
 
@@ -53,7 +53,7 @@ def steps_are_slow(candidate: Candidate) -> tuple[float, float]:
 
 
 def learning_is_slow(candidate: Candidate) -> tuple[float, float]:
-    return 0.01, {"cuda": 0.02}.get(candidate.learning, 0.2 / candidate.torch_threads)
+    return 0.01, {"cuda": 0.02}.get(candidate.device, 0.2 / candidate.torch_threads)
 
 
 def test_workers_are_doubled_as_long_as_that_pays() -> None:
@@ -108,7 +108,7 @@ def test_overlap_is_taken_only_if_it_is_allowed() -> None:
     assert chosen == Candidate("cpu")
     assert list(found.trials) == ["cpu"]
     chosen, found = searched(lambda candidate: seconds[candidate.name], replace(one_generator, max_lag=1))
-    assert chosen == Candidate("overlap", num_workers=1)
+    assert chosen == Candidate("overlap", num_workers=1, max_lag=1)
     assert found.line() == (
         "overlap, 1 worker, 111 ms an iteration (sampling 1 ms, learning 110 ms, copying 0 s); cpu 200 ms"
     )
@@ -131,9 +131,9 @@ def test_threads_are_taken_only_if_they_are_left_open_and_steps_are_long() -> No
 def test_another_device_learns_if_that_pays() -> None:
     limits = replace(LIMITS, accelerator="cuda")
     chosen, found = searched(learning_is_slow, limits)
-    assert (chosen.name, chosen.learning) == ("hybrid", "cuda")
+    assert (chosen.name, chosen.device) == ("hybrid", "cuda")
     assert {"hybrid", "cuda"} <= set(found.trials)
-    assert searched(lambda candidate: (0.01, 0.01 if candidate.learning == "cpu" else 0.02), limits)[0].name == "cpu"
+    assert searched(lambda candidate: (0.01, 0.01 if candidate.device == "cpu" else 0.02), limits)[0].name == "cpu"
     chosen, _ = searched(learning_is_slow, replace(limits, max_lag=1, splits=False))
     assert chosen.name in ("hybrid", "overlap")
 
@@ -158,7 +158,7 @@ def test_a_candidate_that_fails_is_left_out_and_told(caplog: pytest.LogCaptureFi
     def seconds(candidate: Candidate) -> tuple[float, float]:
         if candidate.name == "hybrid":
             raise RuntimeError("no memory left there")
-        return 0.0, {"cpu": 0.1, "cuda": 0.03}[candidate.learning]
+        return 0.0, {"cpu": 0.1, "cuda": 0.03}[candidate.device]
 
     chosen, found = searched(seconds, replace(LIMITS, accelerator="cuda", splits=False))
     assert chosen.name == "cuda"
@@ -226,7 +226,7 @@ def test_shorter_iterations_have_minibatches_of_the_same_size() -> None:
     [
         Candidate("cpu"),
         Candidate("cpu", num_workers=2),
-        Candidate("overlap", num_workers=1),
+        Candidate("overlap", num_workers=1, max_lag=1),
         Candidate("hybrid"),
         Candidate("migrate"),
     ],

@@ -24,7 +24,7 @@ from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
 from hybridppo.auto import search
-from hybridppo.auto.search import Limits, Search
+from hybridppo.auto.auto import Limits, Search
 from hybridppo.auto.trials import Training
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions

@@ -11,7 +11,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError
-from hybridppo.auto.search import Limits
+from hybridppo.auto.auto import Limits
 from hybridppo.commands.main import main
 from hybridppo.tools import compare
 from hybridppo.tools.compare import as_markdown, candidates

@@ -16,7 +16,7 @@ from run_files import lines_of
 
 import hybridppo
 from hybridppo import PPOConfig, RunDirectoryError, TrainingInterrupted
-from hybridppo.auto import search
+from hybridppo.auto import auto
 from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
 from hybridppo.run_directory.files import append
@@ -245,7 +245,7 @@ def test_auto_that_could_not_measure_is_reported_with_the_reason(
         raise ZeroDivisionError("no second simulator")
 
     monkeypatch.setattr(Training, "try_out", fail)
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    monkeypatch.setattr(auto, "FEWEST_STEPS", 0)
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     path = tmp_path / "run"
     hybridppo.train("CartPole-v1", total_steps=32, placement="auto", config=config, run_dir=path, progress=False)

@@ -291,8 +291,7 @@ class ProcessGroup(SingleProcess):
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
-        if self._shared is not None:
-            self._shared.close()
+        self._shared = None
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):  # others are gone
                 dist.destroy_process_group()

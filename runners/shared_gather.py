@@ -1,6 +1,8 @@
 """Gathers tensors of processes of one machine in memory that they share, which takes less time than a socket."""
 
+import contextlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -9,8 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from hybridppo.runners.shared_memory import SharedArrays
 
 SECONDS_AWAKE = 0.002
 """Seconds to wait for the others without sleep, because waking up takes as long as a good part of a minibatch."""
@@ -40,33 +40,39 @@ class SharedGather:
     ) -> None:
         self._rank, self._size, self._from_all, self._check = rank, size, from_all, check
         self._capacity = self._count = 0
-        self._arrays: SharedArrays | None = None
 
     def gather(self, own: Tensor) -> Tensor:
         """The tensors of all processes, `[size, *own]`; read them before the next call."""
-        if self._arrays is None or own.nbytes > self._capacity:
-            self._arrays = self._map(-(-own.nbytes // _CACHE_LINE) * _CACHE_LINE)
-        rows, counts = self._arrays[f"rows{self._count % 2}"][:, : own.nbytes], self._arrays["counts"][:, 0]
-        everything = torch.from_numpy(rows).view(own.dtype).view(self._size, *own.shape)
+        if not self._count or own.nbytes > self._capacity:
+            self._map(own.nbytes)
+        rows = self._rows[self._count % 2, :, : own.nbytes]
+        everything = rows.view(own.dtype).view(self._size, *own.shape)
         everything[self._rank] = own
         self._count += 1
         _fence()
-        counts[self._rank] = self._count
-        self._wait(lambda: bool(counts.min() >= self._count))
+        self._counts[self._rank] = self._count
+        self._wait(lambda: bool(self._counts.min() >= self._count))
         _fence()
         return everything
 
-    def _map(self, capacity: int) -> SharedArrays:
-        self.close()
-        self._capacity, self._count = capacity, 0
-        layout: Any = {f"rows{i}": ((self._size, capacity), "uint8") for i in range(2)}
-        layout["counts"] = ((self._size, _CACHE_LINE // 8), "int64")
-        made = SharedArrays(layout) if self._rank == 0 else None
-        path = self._from_all(None if made is None else made.path)[0]
-        mapped = SharedArrays(layout, path) if made is None else made
-        self._from_all(None)  # all have mapped it
-        mapped.unlink()
-        return mapped
+    def _map(self, size: int) -> None:
+        """Map a file in memory if possible, whose name is removed as soon as all have mapped it."""
+        self._capacity, self._count = -(-size // _CACHE_LINE) * _CACHE_LINE, 0
+        folder, own = "/dev/shm", None
+        if self._rank == 0:
+            descriptor, own = tempfile.mkstemp(prefix="hybridppo-", dir=folder if os.access(folder, os.W_OK) else None)
+            os.close(descriptor)
+        path = self._from_all(own)[0]
+        try:
+            num_rows = 2 * self._size * self._capacity
+            mapped = torch.from_file(path, True, num_rows + self._size * _CACHE_LINE, dtype=torch.uint8)
+            self._from_all(None)
+        finally:
+            if own is not None:
+                with contextlib.suppress(PermissionError):  # Windows, while it is mapped
+                    os.unlink(own)
+        self._rows = mapped[:num_rows].view(2, self._size, self._capacity)
+        self._counts = mapped[num_rows:].view(torch.int64).view(self._size, -1)[:, 0].numpy()
 
     def _wait(self, all_have_come: Callable[[], bool]) -> None:
         """Wait for the other processes: without sleep at first, then with longer and longer sleeps."""
@@ -82,12 +88,6 @@ class SharedGather:
                 checked = now
             time.sleep(asleep)
             asleep = min(2.0 * asleep, longest)
-
-    def close(self) -> None:
-        """Free the memory; a second call does nothing."""
-        if self._arrays is not None:
-            self._arrays.close()
-            self._arrays = None
 
 
 def _fence() -> None:

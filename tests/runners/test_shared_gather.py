@@ -40,8 +40,6 @@ def test_each_gets_the_tensors_of_all_in_order_whatever_their_type_and_size() ->
         shared = SharedGather(rank, SIZE, from_all(rank), lambda waited: None)
         for each in given:
             assert torch.equal(shared.gather(each[rank].contiguous()), each)
-        shared.close()
-        shared.close()
 
     with ThreadPoolExecutor(SIZE) as threads:
         for done in [threads.submit(gather_all, rank) for rank in range(SIZE)]:
@@ -58,7 +56,6 @@ def test_a_wait_ends_with_the_error_of_a_lost_process() -> None:
         if rank != 1:
             with pytest.raises(RuntimeError, match=r"lost after \d+\.\d s"):
                 shared.gather(torch.ones(1))
-        shared.close()
 
     with ThreadPoolExecutor(SIZE) as threads:
         for done in [threads.submit(gather, rank) for rank in range(SIZE)]:

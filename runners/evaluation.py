@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,12 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import source_here
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.runners.processes import Trainer, answer_trainer
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.seeds import seed_globals
 from hybridppo.system.signals import Stopped
 
 if TYPE_CHECKING:
@@ -256,3 +259,33 @@ class _Tally:
             if self._warns_at < math.inf:  # it has not warned yet
                 self._warns_at = time.monotonic() + SECONDS_OF_AN_EPISODE
             self._on_episode()
+
+
+def serve(trainer: Trainer) -> None:
+    """Make the environments; then evaluate the parameters of each message. Counted steps show that it does not hang."""
+    setup, steps, stop = trainer.setup, trainer.heartbeat, trainer.arrays["stop"]
+    setup["source"] = source_here(setup["source"], setup["options"].imports)
+    episodes = Episodes(**{field.name: setup[field.name] for field in fields(Episodes)})
+    seed_globals(episodes.seed, "making environments")
+    environments = episodes.make()
+    seed_globals(episodes.seed, "stepping environments")
+
+    def should_stop() -> bool:
+        steps[0] += 1
+        return bool(stop[0])
+
+    def evaluate(kind: str, parameters: Any) -> tuple[Any, float]:
+        try:
+            return episodes.run(setup["form"].actor(parameters), environments, should_stop), 0.0
+        except Stopped:
+            return None, 0.0
+
+    try:
+        trainer.answer(evaluate)
+    finally:
+        environments.close()
+
+
+def main() -> None:
+    """Evaluate in a process that `Evaluator` has started."""
+    answer_trainer(serve)

@@ -96,12 +96,11 @@ class Evaluator:
             self._environments = self._episodes.make()
             return
         self._pool = LocalProcesses(
-            "hybridppo.runners.evaluator_process",
+            "hybridppo.runners.evaluation",
             "evaluator",
             [slice(0, num_envs)],
             {**vars(self._episodes), "source": to_send(source), "form": twin},
             options.worker_timeout,
-            restarts=False,
             otherwise=", or evaluate in this process, with evaluate_async=False",
         )
         self._stop = self._pool.arrays["stop"]

@@ -233,7 +233,7 @@ class LaggingSampler(Sampler):
         if part.filled < self._steps:  # it was stopped
             self._to_fill[part.worker].append(part)
         else:
-            self._workers.lost_workers.end_row(part.worker)
+            self._workers.pool.end_row(part.worker)
             # The parts of a worker stay in order, because its versions never fall.
             self._done = deque(sorted((*self._done, part), key=Part.oldest))
 

@@ -1,45 +1,49 @@
 """Processes of this machine: starts and ends them, watches them, and carries messages to and from them."""
 
 import contextlib
+import logging
+import mmap
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import cloudpickle
+import numpy as np
 
 from hybridppo import _version
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
 from hybridppo.errors import EnvError
-from hybridppo.rollouts.buffer import Layout
-from hybridppo.runners.shared_memory import SharedArrays
+from hybridppo.rollouts.buffer import Layout, arrays_in, size_of
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import give_up_if_stopped, requests_to_end
+
+logger = logging.getLogger(__name__)
 
 _PACKAGE_ROOT = str(Path(_version.__file__).resolve().parent.parent)
 
 # The library may have been imported from a folder that is not in `sys.path` any more.
 _BEGIN = (
-    "import sys; sys.path[:] = {path}; sys.path.append({root}); import hybridppo, runpy; sys.path.pop(); "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+    "import sys; sys.path[:] = {path}; sys.path.append({root}); import hybridppo, importlib; sys.path.pop(); "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
 )
 
 
 def command_of(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module like `python -m`, with this process's `sys.path` before the first import.
+    """The command that calls `main` of a module, with this process's `sys.path` before the first import.
 
     `python -m` would first look into the working directory and `PYTHONPATH`, where a file may have the name of a module
     of the standard library.
@@ -59,11 +63,57 @@ def wait_for_ends(processes: Iterable["subprocess.Popen[bytes]"], seconds: float
             process.wait()
 
 
-KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 """The environment of processes with one thread each, because the processes are the parallelism."""
 
 SECONDS_BETWEEN_LOOKS = 2.0
+
+
+class SharedArrays:
+    """Named arrays in memory that processes share. It has no name in a folder: nothing remains of killed processes.
+
+    Args:
+        layout: shape and type of each array, by name.
+        source: the connection to a process that sends its memory (`send`); None for new memory.
+    """
+
+    def __init__(self, layout: Layout, source: Any = None) -> None:
+        size = size_of(layout)
+        if sys.platform == "win32":
+            self._tag = f"hybridppo-{secrets.token_hex(8)}" if source is None else source.recv()
+            shared = mmap.mmap(-1, size, tagname=self._tag)
+        else:
+            self._file = _memory_file(size) if source is None else os.fdopen(reduction.recv_handle(source), "r+b")
+            shared = mmap.mmap(self._file.fileno(), size)
+        memory = np.frombuffer(shared, np.uint8)
+        self.memory: Array | None = memory
+        """The bytes of all arrays; None after `close`."""
+        self._arrays = arrays_in(memory, layout)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def send(self, connection: Any) -> None:
+        """Let another process map the memory."""
+        if sys.platform == "win32":
+            connection.send(self._tag)
+        else:
+            reduction.send_handle(connection, self._file.fileno(), None)
+
+    def close(self) -> None:
+        """Free the memory once no array refers to it."""
+        self._arrays.clear()
+        self.memory = None
+        if sys.platform != "win32":
+            self._file.close()
+
+
+def _memory_file(size: int) -> IO[bytes]:
+    """A file without a name, in memory if the system has such files."""
+    has_memory = hasattr(os, "memfd_create")
+    file: Any = os.fdopen(os.memfd_create("hybridppo"), "r+b") if has_memory else tempfile.TemporaryFile()  # noqa: SIM115
+    file.truncate(size)
+    return file  # type: ignore[no-any-return]
 
 
 class Trainer(NamedTuple):
@@ -89,25 +139,44 @@ class Trainer(NamedTuple):
             self.connection.send(("done", *answer(kind, value)))
 
 
-def main(serve: Callable[[Trainer], None]) -> None:
-    """Connect, and serve until the connection ends."""
+def answer_trainer(serve: Callable[[Trainer], None]) -> None:
+    """Serve the process that has started this one, until the connection, which is the standard input, ends."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    address, key = sys.argv[1].replace("@", "\0"), bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    connection = _connection_of(os.dup(0))
+    with open(os.devnull, "rb") as nothing:  # for environments that read their input
+        os.dup2(nothing.fileno(), 0)
     try:
-        connection: Connection[Any, Any] = Client(address, authkey=key)
-    except (EOFError, ConnectionError, FileNotFoundError):
-        return  # the trainer went while this process began
-    try:
-        mine, setup = connection.recv(), cloudpickle.loads(connection.recv_bytes())
-        arrays = SharedArrays(*mine["shared"])
-        serve(Trainer(connection, setup, mine["envs"], mine["seed"], arrays, arrays["heartbeats"][mine["worker"]]))
+        connection.send(("started", None, 0.0))
+        worker, envs, seed, layout = connection.recv()
+        arrays = SharedArrays(layout, connection)
+        setup = cloudpickle.loads(connection.recv_bytes())
+        serve(Trainer(connection, setup, envs, seed, arrays, arrays["heartbeats"][worker]))
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:
         with contextlib.suppress(ConnectionError):  # another worker has failed first, and the trainer is gone
             connection.send(("error", text_of_failure(error), None))
         raise SystemExit(1) from None
+
+
+def _descriptor_of(connection: Any) -> int:
+    """A new descriptor of a connection."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.open_osfhandle(reduction.duplicate(connection.fileno()), os.O_RDWR)
+    return os.dup(connection.fileno())
+
+
+def _connection_of(descriptor: int) -> Any:
+    """The connection of a descriptor."""
+    if sys.platform == "win32":
+        import msvcrt
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(msvcrt.get_osfhandle(descriptor))
+    return Connection(descriptor)
 
 
 def text_of_failure(error: BaseException) -> str:
@@ -159,6 +228,10 @@ class WorkerLostError(EnvError):
     """A worker has died or hangs; the message names it, and says how it ended."""
 
 
+LOSSES_IN_A_ROW = 3
+"""How often in a row a worker may be lost and replaced before it has done its work."""
+
+
 class Pool(ABC):
     """Workers by number, each with some of the environments.
 
@@ -184,6 +257,7 @@ class Pool(ABC):
         """For each worker that owes an answer: its number of rows, and when that last changed."""
         self._listened = 0.0
         """The time of the last check for answers."""
+        self._losses, self._losses_in_a_row = Counter[int](), Counter[int]()
 
     @property
     @abstractmethod
@@ -198,12 +272,6 @@ class Pool(ABC):
     @abstractmethod
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker, whose first environment gets this seed. See `wait_until_ready`."""
-
-    def connect(self, worker: int, timeout: float) -> None:  # noqa: B027 - nothing to do if messages wait for it
-        """Wait until a started worker can receive messages; it may raise as `wait_until_ready` does."""
-
-    def all_ready(self) -> None:  # noqa: B027 - optional
-        """Called when workers have made their environments."""
 
     @abstractmethod
     def ask(self, worker: int, kind: str, value: Any) -> None:
@@ -260,12 +328,9 @@ class Pool(ABC):
             WorkerLostError: if one of them is lost meanwhile.
             Stopped: if a stop was requested.
         """
-        for worker in workers:
-            self.connect(worker, self._patience(at_start=True))
         for _, answer in self.answers(workers, at_start=True):
             if isinstance(answer, WorkerLostError):
                 raise answer
-        self.all_ready()
 
     def answers(
         self, workers: Collection[int], *, patience: float | None = None, together: bool = False, at_start: bool = False
@@ -335,20 +400,43 @@ class Pool(ABC):
         self._progress.pop(worker, None)
         self.kill(worker)
 
+    def replace(
+        self, worker: int, lost: WorkerLostError, seed: int, begin: Callable[[int], object] = lambda seed: None
+    ) -> None:
+        """Start another worker in place of a lost one, and another again if that one is lost, too.
+
+        Args:
+            worker: its number.
+            lost: the error of the loss.
+            seed: the seed of the lost worker. The new worker has another seed, because this one might fail again.
+            begin: called with the seed of the new worker when its environments are made.
+
+        Raises:
+            EnvError: if it was lost too often in a row.
+        """
+        while True:
+            self._losses[worker] += 1
+            self._losses_in_a_row[worker] += 1
+            if self._losses_in_a_row[worker] > LOSSES_IN_A_ROW:
+                raise EnvError(f"lost {self._losses_in_a_row[worker]} times in a row, the last: {lost}") from lost
+            logger.warning("%s\nAnother is started in its place; what it had not finished is dropped.", lost)
+            env_seed = seed_of(seed, f"after loss {self._losses[worker]}")
+            try:
+                self.end(worker)
+                self.start(worker, env_seed)
+                self.wait_until_ready([worker])
+                begin(env_seed)
+                return
+            except WorkerLostError as again:
+                lost = again
+
+    def end_row(self, worker: int) -> None:
+        """Count losses in a row from 0 again, because the worker has done its work."""
+        self._losses_in_a_row[worker] = 0
+
 
 SECONDS_TO_CLOSE = 5.0
 """Seconds for workers to end by themselves before they are killed."""
-
-
-@dataclass(frozen=True)
-class _Starting:
-    """A worker that has not connected yet."""
-
-    listener: Listener
-    address: str
-    env_seed: int
-    since: float
-    """The time of its start."""
 
 
 class LocalProcesses(Pool):
@@ -361,7 +449,6 @@ class LocalProcesses(Pool):
         setup: sent to all workers.
         timeout: seconds without an answer or a step after which a worker is lost.
         layout: the layout of the shared arrays; `stop` and the workers' `heartbeats` are added.
-        restarts: whether another worker may be started in place of a lost one.
         otherwise: as for `pack`.
     """
 
@@ -377,75 +464,44 @@ class LocalProcesses(Pool):
         timeout: float,
         *,
         layout: Layout | None = None,
-        restarts: bool,
         otherwise: str = IN_THIS_PROCESS,
     ) -> None:
         super().__init__(role, shares, timeout)
-        self._module, self._restarts = module, restarts
+        self._module = module
         self._setup = pack(setup, otherwise)  # it names the source or the options if they cannot be pickled
         self._layout = {**(layout or {}), "stop": ((1,), "uint8"), "heartbeats": ((len(shares), 1), "int64")}
         self.arrays = SharedArrays(self._layout)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._connections: dict[int, Connection[Any, Any]] = {}
-        self._starting: dict[int, _Starting] = {}
+        self._connections: dict[int, Any] = {}
+        self._starting: dict[int, int] = {}
+        """The seeds of workers that have not connected yet."""
 
     @property
     def workers(self) -> list[int]:  # noqa: D102 - as in the base
         return list(self._processes)
 
     def start(self, worker: int, env_seed: int) -> None:
-        """Start a worker's process, which loads its modules meanwhile. See `connect`."""
-        key = secrets.token_bytes(32)
-        environment = {**os.environ, **ONE_THREAD, KEY_VARIABLE: key.hex()}
-        address = _address_without_a_file()
-        listener = Listener(address, authkey=key)
-        address = address or str(listener.address)
-        command = command_of(self._module, address.replace("\0", "@"))
-        try:
-            with signals_blocked():
-                self._processes[worker] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-        except BaseException:
-            listener.close()
-            raise
-        self._starting[worker] = _Starting(listener, address, env_seed, time.monotonic())
+        """Start a worker's process, which loads its modules meanwhile; the connection is its standard input."""
+        ours, theirs = Pipe()
+        with theirs, os.fdopen(_descriptor_of(theirs), "r+b", 0) as stdin, signals_blocked():
+            self._processes[worker] = subprocess.Popen(
+                command_of(self._module), env={**os.environ, **ONE_THREAD}, stdin=stdin.fileno()
+            )
+        self._connections[worker], self._starting[worker] = ours, env_seed
 
-    def connect(self, worker: int, timeout: float) -> None:
-        """Wait for a started worker to connect, and send its setup."""
-        if worker not in self._starting:
-            return
-        process, starting = self._processes[worker], self._starting.pop(worker)
-        with starting.listener as listener, ThreadPoolExecutor(1) as thread:
-            told = thread.submit(self._tell, worker, listener, starting.env_seed)
+    def wait_until_ready(self, workers: Collection[int]) -> None:
+        """As in the base; sends a worker its setup as soon as it has loaded its modules."""
+        for worker, answer in self.answers([each for each in workers if each in self._starting], at_start=True):
+            if isinstance(answer, WorkerLostError):
+                raise answer
+            connection, seed = self._connections[worker], self._starting.pop(worker)
             try:
-                while not futures.wait([told], timeout=0.1).done:
-                    if process.poll() is not None and not futures.wait([told], timeout=0.1).done:
-                        raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
-                    if time.monotonic() - starting.since > timeout:
-                        raise WorkerLostError(
-                            f"{self.name(worker)} has not connected within {timeout:g} s of its start: Python hangs "
-                            "while it starts, or is slower than worker_timeout (--worker-timeout) allows"
-                        )
-                    give_up_if_stopped(self.name(worker))
-            except BaseException:  # the thread must end first
-                process.kill()
-                with contextlib.suppress(OSError):
-                    Client(starting.address).close()  # in place of the worker, which may never connect
-                raise
-            try:
-                told.result()
-            except (EOFError, OSError, AuthenticationError) as error:
+                connection.send((worker, self._shares[worker], seed, self._layout))
+                self.arrays.send(connection)
+                connection.send_bytes(self._setup)
+            except OSError as error:
                 raise self._died(worker) from error
-
-    def _tell(self, worker: int, listener: Listener, env_seed: int) -> None:
-        connection = self._connections[worker] = listener.accept()
-        shared = self._layout, self.arrays.path
-        connection.send({"worker": worker, "envs": self._shares[worker], "seed": env_seed, "shared": shared})
-        connection.send_bytes(self._setup)
-
-    def all_ready(self) -> None:
-        """Remove the name of the shared arrays, unless another worker may have to map them."""
-        if not self._restarts:
-            self.arrays.unlink()
+        super().wait_until_ready(workers)
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the base
         connection = self._connections[worker]
@@ -475,33 +531,31 @@ class LocalProcesses(Pool):
         return int(self.arrays["heartbeats"][worker, 0])
 
     def silence(self, worker: int, rows: int, timeout: float) -> str:  # noqa: D102 - as in the base
+        if worker in self._starting:
+            return (
+                f"has not connected within {timeout:g} s of its start: Python hangs while it starts, or is slower than "
+                "worker_timeout (--worker-timeout) allows"
+            )
         return (
             f"has made no step for {timeout:g} s, after {rows} of its rollout: a step or a reset hangs, or is slower "
             "than worker_timeout (--worker-timeout) allows"
         )
 
     def _died(self, worker: int) -> WorkerLostError:
-        return WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}")
-
-    def _how_it_ended(self, worker: int) -> str:
-        try:
+        how = ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._processes[worker].wait(timeout=SECONDS_TO_CLOSE)
-        except subprocess.TimeoutExpired:
-            return ""
-        if code < 0:
-            return f": killed by {signal.Signals(-code).name}"
-        return f": exit code {code}"
+            how = f": killed by {signal.Signals(-code).name}" if code < 0 else f": exit code {code}"
+        return WorkerLostError(f"{self.name(worker)} has died{how}")
 
     def kill(self, worker: int) -> None:  # noqa: D102 - as in the base
-        if worker in self._connections:
-            self._connections[worker].close()
+        self._connections[worker].close()
         self._processes[worker].kill()
         self._processes[worker].wait()
 
     def close(self) -> None:
         """End all of them, and free the shared arrays; a second call does nothing."""
-        for worker, starting in self._starting.items():  # without waiting, because they have no work yet
-            starting.listener.close()
+        for worker in self._starting:  # without waiting, because they have no work yet
             self._processes[worker].kill()
         self._starting = {}
         for connection in self._connections.values():
@@ -511,8 +565,3 @@ class LocalProcesses(Pool):
         wait_for_ends(self._processes.values(), SECONDS_TO_CLOSE)  # a step may take longer
         self._connections, self._processes = {}, {}
         self.arrays.close()
-
-
-def _address_without_a_file() -> str | None:
-    """A name for a socket that is in no folder (on Linux), so that a killed trainer leaves no file."""
-    return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.buffer import Layout, RolloutBuffer
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
-from hybridppo.runners.processes import Trainer, main
-from hybridppo.runners.shared_memory import PublishedParameters
+from hybridppo.runners.processes import SharedArrays, Trainer, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
@@ -88,6 +89,43 @@ class Worker:
         self._environments.close()
 
 
+class PublishedParameters:
+    """An actor's parameters, which one process writes and others read: the newest version, without waiting.
+
+    There is room for two versions; the next one is written over the older one.
+
+    Args:
+        arrays: laid out by `layout`.
+    """
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        self._parameters, self._versions, self._count = arrays["parameters"], arrays["versions"], arrays["published"]
+
+    @staticmethod
+    def layout(num_parameters: int) -> Layout:
+        """The layout of its arrays."""
+        return {
+            "parameters": ((2, num_parameters), "float32"),
+            "versions": ((2,), "int64"),
+            "published": ((1,), "int64"),
+        }
+
+    def write(self, parameters: Sequence[Array], version: int) -> None:
+        """Publish a version."""
+        count = int(self._count[0]) + 1
+        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self._parameters[count % 2])
+        self._versions[count % 2] = version
+        self._count[0] = count
+
+    def read(self) -> tuple[Array, int]:
+        """A copy of the newest parameters, one after the other, and their version."""
+        while True:
+            count = int(self._count[0])
+            copied, version = self._parameters[count % 2].copy(), int(self._versions[count % 2])
+            if int(self._count[0]) == count:  # else the copy may be half of a newer version
+                return copied, version
+
+
 def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Views of a flat array with these shapes, one after the other."""
     ends = list(accumulate(math.prod(shape) for shape in shapes))
@@ -116,5 +154,6 @@ def serve(trainer: Trainer) -> None:
         trainer.answer(answer)
 
 
-if __name__ == "__main__":
-    main(serve)
+def main() -> None:
+    """Run as a worker."""
+    answer_trainer(serve)

@@ -17,7 +17,7 @@ from hybridppo.environments.base import Environments, EnvState, Steering, latest
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
+from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.mlp import twin_of
@@ -28,10 +28,9 @@ from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan
-from hybridppo.runners.shared_memory import PublishedParameters
+from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import accelerator_of
-from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
@@ -121,60 +120,6 @@ class SlowestWorker:
         )  # fmt: skip
 
 
-LOSSES_IN_A_ROW = 3
-"""How often in a row a worker may be lost and replaced before it has done its work."""
-
-
-class LostWorkers:
-    """Counts how often each worker was lost, and starts others.
-
-    Args:
-        pool: the workers.
-        num_workers: their number.
-        error: the type of error if a worker is lost too often.
-        work: the work that ends a row of losses, for messages: "a whole rollout".
-        dropped: what a loss drops, for messages: "its unfinished episodes are".
-    """
-
-    def __init__(self, pool: Pool, num_workers: int, error: type[HybridPPOError], work: str, dropped: str) -> None:
-        self._pool, self._error, self._work, self._dropped = pool, error, work, dropped
-        self._losses, self._in_a_row = [0] * num_workers, [0] * num_workers
-
-    def end_row(self, worker: int) -> None:
-        """Count losses from 0 again, because the worker has done its work."""
-        self._in_a_row[worker] = 0
-
-    def replace(self, worker: int, lost: WorkerLostError, seed: int, begin: Callable[[int], None]) -> None:
-        """Start another worker in place of a lost one, and another again if that one is lost, too.
-
-        Args:
-            worker: its number.
-            lost: the error of the loss.
-            seed: the seed of the lost worker. The new worker has another seed, because this one might fail again.
-            begin: called with the seed of the new worker when its environments are made.
-
-        Raises:
-            HybridPPOError: if it was lost too often in a row.
-        """
-        while True:
-            self._losses[worker] += 1
-            self._in_a_row[worker] += 1
-            if self._in_a_row[worker] > LOSSES_IN_A_ROW:
-                times = self._in_a_row[worker]
-                raise self._error(f"lost {times} times without {self._work} between, the last: {lost}") from lost
-            logger.warning("%s\nAnother is started in its place, and %s dropped.", lost, self._dropped)
-            env_seed = seed_of(seed, f"after loss {self._losses[worker]}")
-            try:
-                self._pool.end(worker)
-                self._pool.start(worker, env_seed)
-                self._pool.wait_until_ready([worker])
-                begin(env_seed)
-            except WorkerLostError as again:
-                lost = again
-            else:
-                return
-
-
 class Processes(LocalProcesses, Transport):
     """A `Transport` to processes of this machine. `close` ends them and frees the memory.
 
@@ -192,19 +137,14 @@ class Processes(LocalProcesses, Transport):
             {**work.setup, "num_buffers": work.num_buffers},
             work.options.worker_timeout,
             layout={**layout, **PublishedParameters.layout(work.num_parameters)},
-            restarts=work.options.restarts,
         )
         self._published = PublishedParameters(self.arrays)
         self.buffers = [RolloutBuffer(**{name: self.arrays[f"{name}{i}"] for name in work.layout}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
-        self._pin_for = work.pin_for
         self._page_lock: PageLock | None = None
-
-    def all_ready(self) -> None:  # noqa: D102 - as in the base
-        super().all_ready()
-        if self._pin_for is not None and self._page_lock is None:
+        if work.pin_for is not None:
             assert self.arrays.memory is not None  # not closed yet
-            self._page_lock = PageLock(self.arrays.memory, accelerator_of(self._pin_for))
+            self._page_lock = PageLock(self.arrays.memory, accelerator_of(work.pin_for))
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
         self._published.write(parameters, version)
@@ -293,9 +233,6 @@ class Workers:
         self._replaced: set[int] = set()
         """Workers that were lost meanwhile, whose rows do not count."""
         self._slowest = SlowestWorker(num_workers, self.pool.name)
-        self.lost_workers = LostWorkers(
-            self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are"
-        )
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
         self.on_loss: Callable[[int], None] = self._forget
@@ -355,7 +292,7 @@ class Workers:
         for worker in replaced:
             self._drop(worker, self.buffers[turn], self._first, filled)
         for worker in answers.keys() - replaced:
-            self.lost_workers.end_row(worker)
+            self.pool.end_row(worker)
         self._slowest.add(seconds)
         self._turn, self.filled, self.seconds = None, filled, max(seconds)
         finals = [
@@ -415,7 +352,7 @@ class Workers:
                         raise problem
 
         try:
-            self.lost_workers.replace(worker, error, self._seed_of(worker), begin)
+            self.pool.replace(worker, error, self._seed_of(worker), begin)
         except Stopped:  # there is no time to start another
             raise error from None
         self.on_loss(worker)

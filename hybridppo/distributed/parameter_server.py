@@ -40,7 +40,6 @@ from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, RolloutPlan
 from hybridppo.runners.sharded_sampler import EnvironmentShards
-from hybridppo.runners.workers import LostWorkers
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
@@ -377,9 +376,6 @@ class Learners(BaseSampler):
             pack(setup, ALONE), folders(), max_lag
         )
         self._pool = RayPool(RemoteLearner, "learner", self._envs, setup, options.worker_timeout)
-        self._losses = LostWorkers(
-            self._pool, learners, DistributedError, "a whole rollout", "what it had not learned from is"
-        )
         self._idle = list(range(learners))
         self._pool.start_all([env_seed + envs.start for envs in self._envs])
         call(self._server.load, *agent.state())
@@ -402,7 +398,7 @@ class Learners(BaseSampler):
                 self._idle.append(learner)
                 update: dict[str, Any] | None = answer[0]
                 if update is not None:
-                    self._losses.end_row(learner)
+                    self._pool.end_row(learner)
                     self.counts.statistics.add_ended(*update["episodes"])
                     self.counts.env_steps += update["env_steps"]
                     self.counts.env_restarts += update["env_restarts"]
@@ -419,7 +415,7 @@ class Learners(BaseSampler):
                 "distributed='local'"
             )
         envs = self._envs[learner]
-        self._losses.replace(learner, lost, self._env_seed + envs.start, lambda seed: None)
+        self._pool.replace(learner, lost, self._env_seed + envs.start)
         self.counts.env_restarts += envs.stop - envs.start
         self._idle.append(learner)
 

@@ -23,7 +23,7 @@ from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.runners.filling import Flag
 from hybridppo.runners.processes import Pool, WorkerLostError
-from hybridppo.runners.workers import LostWorkers, Transport, Work, divided, states_of_workers
+from hybridppo.runners.workers import Transport, Work, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 
@@ -235,9 +235,6 @@ class RayEnvironments(Environments):
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
         self._pool = RayPool(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
-        self._losses = LostWorkers(
-            self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
-        )
         self._pool.start_all([0] * num_workers)
 
     def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
@@ -278,7 +275,7 @@ class RayEnvironments(Environments):
             else:
                 self._steps_since_loss[worker] += 1
                 if self._steps_since_loss[worker] == STEPS_TO_RECOVER:
-                    self._losses.end_row(worker)
+                    self._pool.end_row(worker)
             *part, of, final, restarted, absent, waiting = answer
             parts.append((*part, absent, waiting))
             finals_of += [first + env for env in of]
@@ -324,7 +321,7 @@ class RayEnvironments(Environments):
                 self._answers([worker], "steer", lambda i, steering=steering: (steering,))  # type: ignore[misc]
             begin(seed)
 
-        self._losses.replace(worker, lost, self._seed + self._shares[worker].start, steer)
+        self._pool.replace(worker, lost, self._seed + self._shares[worker].start, steer)
 
     def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
         return [state for states in self._states("state") for state in states]

@@ -211,7 +211,3 @@ def _stop_when_closed() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     signal.raise_signal(signal.SIGINT)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

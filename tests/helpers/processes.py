@@ -80,16 +80,14 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 class WarmSubprocess:
     """Replaces `subprocess` where the library starts worker processes: they are copies of a warm one."""
 
-    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+    TimeoutExpired = subprocess.TimeoutExpired
     kind = "--serve-workers"
 
     @classmethod
     def Popen(cls, command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
-        """A process of `command_of(MODULE, ADDRESS)`."""
-        assert stdin == subprocess.DEVNULL
+        """A process of `command_of(MODULE)`, whose standard input is the connection."""
         assert ONE_THREAD.items() <= env.items()
-        with open(os.devnull) as nothing:
-            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind=cls.kind)
+        process = _WarmProcess(command[1:], stdin, env=env, kind=cls.kind)
         _copies[psutil.Process(process.pid)] = command[3]
         return process
 

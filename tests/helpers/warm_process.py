@@ -54,10 +54,8 @@ def import_trainers() -> None:
 
 
 def import_workers() -> None:
-    """Import what worker processes import: all that their module needs, but not the module, which is run."""
+    """Import what worker processes import."""
     import hybridppo.runners.worker  # noqa: F401
-
-    del sys.modules["hybridppo.runners.worker"]
 
 
 SERVES = {

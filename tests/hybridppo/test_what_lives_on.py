@@ -27,10 +27,9 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluator import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper
-from hybridppo.runners.processes import Pool
+from hybridppo.runners.processes import Pool, SharedArrays
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.settings import Plan
 from hybridppo.system.signals import Interruption
 

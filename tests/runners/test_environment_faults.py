@@ -643,7 +643,7 @@ def test_worker_killed_again_and_again_is_an_error() -> None:
     def fault(env: FaultyEnv, result: Any) -> Any:
         return die(result) if env.steps == 3 else result
 
-    with pytest.raises(EnvError, match=r"lost 4 times without a whole rollout between, .* killed by SIGKILL"):
+    with pytest.raises(EnvError, match=r"lost 4 times in a row, .* killed by SIGKILL"):
         train(partial(FaultyEnv, fault), num_workers=1, on_env_error="restart")
     assert not worker_processes()
 

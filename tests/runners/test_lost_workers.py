@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from hybridppo import DistributedError
+from hybridppo import EnvError
 from hybridppo.runners import processes
-from hybridppo.runners.processes import Pool, WorkerLostError
-from hybridppo.runners.workers import LOSSES_IN_A_ROW, LostWorkers
+from hybridppo.runners.processes import LOSSES_IN_A_ROW, Pool, WorkerLostError
 
 
 class Starting(Pool):
     """Loses this many of the workers that it starts; keeps the seeds, in the order of the calls."""
 
     def __init__(self, losses: int = 0) -> None:
+        super().__init__("worker", [slice(0, 1), slice(1, 2)], 8.0)
         self.num_left, self.seeds, self.done = losses, list[int](), list[str]()
 
     def end(self, worker: int) -> None:
@@ -35,19 +35,14 @@ class Starting(Pool):
 Starting.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]  # only what replaces workers is called
 
 
-def nothing(seed: int) -> None:
-    pass
-
-
 def test_another_is_started_again_and_again_each_with_a_seed_of_its_own() -> None:
     pool, begun = Starting(losses=2), list[int]()
-    losses = LostWorkers(pool, 2, DistributedError, "a whole rollout", "its episodes are")
-    losses.replace(0, WorkerLostError("first"), 5, begun.append)
+    pool.replace(0, WorkerLostError("first"), 5, begun.append)
     assert len({5, *pool.seeds}) == LOSSES_IN_A_ROW + 1
     assert pool.done == ["end", "start"] * 3 + ["ready"]
     assert begun == pool.seeds[-1:]
     again = Starting(losses=2)
-    LostWorkers(again, 2, DistributedError, "", "").replace(0, WorkerLostError("first"), 5, nothing)
+    again.replace(0, WorkerLostError("first"), 5)
     assert again.seeds == pool.seeds  # the same run loses them to the same seeds
 
 
@@ -59,26 +54,23 @@ def test_one_that_is_lost_while_it_begins_is_replaced_as_well() -> None:
         if len(begun) == 1:
             raise WorkerLostError("lost while it was steered")
 
-    LostWorkers(pool, 1, DistributedError, "a whole rollout", "its episodes are").replace(
-        0, WorkerLostError("first"), 5, begin
-    )
+    pool.replace(0, WorkerLostError("first"), 5, begin)
     assert begun == pool.seeds
     assert len(set(begun)) == 2
 
 
 def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long() -> None:
     pool = Starting()
-    losses = LostWorkers(pool, 2, DistributedError, "a whole rollout", "its episodes are")
     for _ in range(2):
         for _ in range(LOSSES_IN_A_ROW):
-            losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
-        losses.end_row(1)
+            pool.replace(1, WorkerLostError("it hangs"), 5)
+        pool.end_row(1)
     assert len(set(pool.seeds)) == 2 * LOSSES_IN_A_ROW
     for _ in range(LOSSES_IN_A_ROW):
-        losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
-    losses.replace(0, WorkerLostError("another"), 5, nothing)
-    with pytest.raises(DistributedError, match="lost 4 times without a whole rollout between, the last: it hangs"):
-        losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
+        pool.replace(1, WorkerLostError("it hangs"), 5)
+    pool.replace(0, WorkerLostError("another"), 5)
+    with pytest.raises(EnvError, match="lost 4 times in a row, the last: it hangs"):
+        pool.replace(1, WorkerLostError("it hangs"), 5)
 
 
 class Timetable(Pool):

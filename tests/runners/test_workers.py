@@ -4,8 +4,10 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, Si
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.shared_memory import SharedArrays
+from hybridppo.runners.processes import SharedArrays
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -219,20 +221,24 @@ def test_an_error_in_overlap_ends_in_good_order(num_workers: int) -> None:
     assert not worker_processes()
 
 
-@pytest.mark.parametrize("nameless", [True, False])
-def test_shared_arrays_are_shared_and_leave_no_file(nameless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not nameless:
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_shared_arrays_are_shared_and_have_no_file(
+    in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_memory:
         monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     layout = {"a": ((3, 2), "float32"), "flags": ((5,), "bool"), "empty": ((0,), "float32")}
     ours = SharedArrays(layout)
-    theirs = SharedArrays(layout, ours.path)
+    assert not list(tmp_path.iterdir())
+    here, there = Pipe()
+    with here, there:
+        ours.send(here)
+        theirs = SharedArrays(layout, there)
     ours["a"][:] = np.arange(6).reshape(3, 2)
     theirs["flags"][:] = True
     assert theirs["a"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert ours["flags"].all()
-    ours.unlink()
-    ours.unlink()
     theirs.close()
     ours.close()
     ours.close()
-    assert not Path(ours.path).exists()

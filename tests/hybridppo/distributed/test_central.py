@@ -171,7 +171,7 @@ def test_a_lost_learner_is_one_error_and_what_was_saved_goes_on_locally(tmp_path
 
 
 def test_a_learner_that_is_lost_over_and_over_ends_the_training(tmp_path: Path) -> None:
-    with pytest.raises(DistributedError, match=r"lost 4 times without a whole rollout between, the last: learner 0"):
+    with pytest.raises(DistributedError, match=r"lost 4 times in a row, the last: learner 0"):
         train(
             failing(killed), distributed=Central(1), on_env_error="restart",
             config=replace(CONFIG, num_steps=128),

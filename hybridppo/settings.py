@@ -12,13 +12,13 @@ import json
 import logging
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import Field, asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -67,9 +67,9 @@ class SelfPlay:
         ConfigurationError: naming the field, the rule and the value.
     """
 
-    snapshot_every: int = 50_000
+    snapshot_every: int = field(default=50_000, metadata={"least": 1})
     """Environment steps between two snapshots; the first snapshot is the agent at the start."""
-    pool: int = 20
+    pool: int = field(default=20, metadata={"least": 1})
     """How many of the newest snapshots are opponents."""
     latest: float = 0.5
     """The share of episodes against the newest snapshot; in the other episodes, an older one is drawn."""
@@ -78,57 +78,33 @@ class SelfPlay:
     """
 
     def __post_init__(self) -> None:
-        for name in ("snapshot_every", "pool"):
-            object.__setattr__(self, name, require_whole(name, getattr(self, name)))
+        _take_whole_numbers(self)
         if not (is_number(self.latest) and 0.0 <= self.latest <= 1.0):
             raise ConfigurationError(f"latest must lie between 0 and 1, got {shown(self.latest)}")
         if self.opponents not in get_args(Opponents):
-            raise ConfigurationError(
-                f"opponents must be one of {', '.join(get_args(Opponents))}, got {shown(self.opponents)}"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
-
-
-def self_play_of(given: Any) -> SelfPlay | None:
-    """A `SelfPlay` from itself, or from a dict of its fields; None for None.
-
-    Raises:
-        ConfigurationError: if it is something else.
-    """
-    if given is None or isinstance(given, SelfPlay):
-        return given
-    try:
-        return SelfPlay(**given)
-    except TypeError:
-        raise ConfigurationError(
-            "self_play must be a hybridppo.SelfPlay, or a dict of its fields (snapshot_every, pool, latest, "
-            f"opponents), got {shown(given)}"
-        ) from None
+            raise ConfigurationError(f"opponents must be uniform or prioritised, got {shown(self.opponents)}")
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """The length of a run, what it starts from, and what it writes; checked when made."""
 
-    total_steps: int = field(metadata=CHANGEABLE)
+    total_steps: int = field(metadata=CHANGEABLE | {"least": 1})
     """Environment steps, of all environments together, after which to stop. With several agents that share a policy, it
     counts each agent's steps."""
-    total_episodes: int | None = field(default=None, metadata=CHANGEABLE)
+    total_episodes: int | None = field(default=None, metadata=CHANGEABLE | {"least": 1})
     """Episodes of all environments together, after which to stop if that comes first."""
-    seed: int | None = None
+    seed: int | None = field(default=None, metadata={"least": 0, "below": LARGEST_SEED})
     """Seed of everything random; without it, one is taken from the operating system and saved."""
-    num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
+    num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT | {"least": 0})
     """Processes that step the environments; 0 steps them in this process. None lets placement auto choose the number;
     without auto, it is 1 if sampling and learning overlap, else 0."""
-    evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
+    evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT | {"least": 0})
     """Deterministic episodes to run after training; 0 for none."""
-    evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
+    evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET | {"least": 0})
     """Environment steps, of all environments together, between evaluations during training; 0 for never. Evaluations
     have their own environments and do not change the training. They then decide which checkpoint is the best."""
-    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
+    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET | {"least": 1})
     """Deterministic episodes in each evaluation during training; every evaluation has the same seeds."""
     evaluate_async: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
     """Whether evaluations during training run in another process while the training continues, and are reported when
@@ -142,7 +118,7 @@ class RunOptions:
     """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
     """The most seconds between two checkpoints."""
-    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
+    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
     """How many of the newest checkpoints to keep, besides the best one by mean return."""
 
     distributed: str = field(default="local", metadata=CHANGEABLE)
@@ -158,40 +134,54 @@ class RunOptions:
     random side in each episode, and its snapshots play the others. On the command line, a JSON object."""
 
     def __post_init__(self) -> None:
-        options = self_play_of(self.self_play)
-        object.__setattr__(self, "self_play", None if options is None else options.to_json())
-        object.__setattr__(self, "distributed", str(distributed_from(self.distributed)))
-        self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):
             if getattr(self, name) is None:  # None means never as well
                 object.__setattr__(self, name, 0)
-        self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
-        self._require_whole("evaluate_episodes")
-        if self.evaluate_async is not None and not isinstance(self.evaluate_async, bool):
-            raise ConfigurationError(f"evaluate_async must be True, False or None, got {shown(self.evaluate_async)}")
-        self._require_whole("total_episodes", may_be_none=True)
-        self._require_whole("num_workers", minimum=0, may_be_none=True)
-        self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)
-        object.__setattr__(self, "checkpoint_seconds", seconds_of(self.checkpoint_seconds))
-        require_seconds("checkpoint_seconds", self.checkpoint_seconds)
-        if self.target_return is not None and not is_number(self.target_return):
-            raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
-        logger_names(self.track)
-        if self.address is not None and not isinstance(self.address, str):
-            raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
+        _take_whole_numbers(self)
         start_from: Any = self.start_from
         if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(
                 f"start_from must name a run directory or an agent's file, got {shown(start_from)}: save an agent with "
                 "agent.save(FILE), and pass FILE"
             )
-        object.__setattr__(self, "start_from", None if start_from is None else str(start_from))
+        plain = {
+            "self_play": _self_play_fields(self.self_play),
+            "distributed": str(distributed_from(self.distributed)),
+            "checkpoint_seconds": seconds_of(self.checkpoint_seconds),
+            "start_from": None if start_from is None else str(start_from),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        if not isinstance(self.evaluate_async, bool | None):
+            raise ConfigurationError(f"evaluate_async must be True, False or None, got {shown(self.evaluate_async)}")
+        require_seconds("checkpoint_seconds", self.checkpoint_seconds)
+        if self.target_return is not None and not is_number(self.target_return):
+            raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
+        logger_names(self.track)
+        if not isinstance(self.address, str | None):
+            raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
 
-    def _require_whole(self, *names: str, minimum: int = 1, below: int = 2**63, may_be_none: bool = False) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None or not may_be_none:
-                object.__setattr__(self, name, require_whole(name, value, minimum, below=below))
+
+def _take_whole_numbers(options: SelfPlay | RunOptions) -> None:
+    """Check the fields that are whole numbers, whose metadata has the `least`, and take NumPy's as Python's."""
+    for each in fields(options):
+        value, least = getattr(options, each.name), each.metadata.get("least")
+        if least is not None and (value is not None or each.default is not None):
+            number = require_whole(each.name, value, least, below=each.metadata.get("below", 2**63))
+            object.__setattr__(options, each.name, number)
+
+
+def _self_play_fields(given: Any) -> dict[str, Any] | None:
+    """The fields of a `SelfPlay`, which may be given as a dict of them; None for None."""
+    if given is None:
+        return None
+    try:
+        return asdict(given if isinstance(given, SelfPlay) else SelfPlay(**given))
+    except TypeError:
+        raise ConfigurationError(
+            "self_play must be a hybridppo.SelfPlay, or a dict of its fields (snapshot_every, pool, latest, "
+            f"opponents), got {shown(given)}"
+        ) from None
 
 
 GROUPS: tuple[type, ...] = (EnvironmentOptions, RunOptions)
@@ -222,8 +212,6 @@ def changeable_names() -> list[str]:
 
 def is_kept(name: str) -> bool:
     """Whether this is a setting or an option that `resume` cannot change."""
-    from hybridppo.agents.registry import AGENTS
-
     settings = fields_of(*GROUPS, *(kind.config for kind in AGENTS.values()))
     return name in {"config", *settings} - {*changeable_names()}
 
@@ -242,21 +230,13 @@ def changed(group: Group, options: dict[str, Any]) -> Group:
 def helps(group: type) -> dict[str, str]:
     """The help of every field: the text below it in the source. Empty without the source."""
     try:
-        text = Path(sys.modules[group.__module__].__file__ or "").read_text(encoding="utf-8")
+        (node,) = ast.parse(inspect.getsource(group)).body
     except OSError:
         return {}
-    # The class ends before the next line that begins at the margin. This runs when the library is imported, and
-    # `inspect.getsource` takes ten times as long.
-    found_class = re.search(rf"^class {group.__name__}\b.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
-    if found_class is None:
-        return {}
-    (node,) = ast.parse(found_class.group()).body
-    assert isinstance(node, ast.ClassDef)
     found: dict[str, str] = {}
-    for one, following in zip(node.body, node.body[1:], strict=False):
-        has_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-        if has_text and isinstance(one, ast.AnnAssign):
-            found[ast.unparse(one.target)] = " ".join(ast.literal_eval(following.value).split())  # type: ignore[attr-defined]
+    for one, following in pairwise(node.body):  # type: ignore[attr-defined]
+        if isinstance(one, ast.AnnAssign) and isinstance(following, ast.Expr):
+            found[ast.unparse(one.target)] = " ".join(ast.literal_eval(following.value).split())
     return found
 
 
@@ -280,20 +260,17 @@ def suggests_arguments(function: Function) -> Function:
 
 def _hint(name: str, ours: list[str]) -> str:
     """A hint for an unknown argument: another argument, or a setting of an agent."""
-    from hybridppo.agents.registry import AGENTS
-
-    configs = [kind.config for kind in AGENTS.values()] if "config" in ours else []
-    for config in configs:
-        if name in fields_of(config):
-            return f": did you mean config={config.__name__}({name}=...)?"
-    if "run_dir" in ours and not configs and is_kept(name):  # of `resume`
+    meant: dict[str, str] = {}
+    if "config" in ours:
+        configs = [kind.config for kind in reversed(AGENTS.values())]
+        meant = {field: f"config={config.__name__}({field}=...)" for config in configs for field in fields_of(config)}
+    elif "run_dir" in ours and is_kept(name):  # of `resume`
         return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, ...) begins another one"
-    if "placement" in ours and name in ("max_lag", "publish_every"):
-        return f": did you mean placement=Mirrored(..., {name}=...)?"
-    near = meant_by(name, [*ours, *fields_of(*configs)])
-    if near is not None and near not in ours:
-        near = f"config={next(each for each in configs if near in fields_of(each)).__name__}({near}=...)"
-    return f": did you mean {near}?" if near else ""
+    if "placement" in ours:
+        meant |= {field: f"placement=Mirrored(..., {field}=...)" for field in ("max_lag", "publish_every")}
+    meant |= {each: each for each in ours}
+    near = meant_by(name, meant)
+    return f": did you mean {meant[near]}?" if near else ""
 
 
 GIT_SECONDS = 5.0
@@ -376,34 +353,25 @@ class Settings:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> "Settings":
-        """Read the settings of a run, and check their types.
+        """Read the settings of a run, and check all of them.
 
         Raises:
             RunDirectoryError: if `config.json` lacks a setting, or has an invalid one; the message has the rule.
         """
-        found = config_to_show(directory)
+        found, file = directory.config, directory.path / "config.json"
+        with _naming(file):
+            _require_types(found)
+            run = made(RunOptions, found)
+            environment = made(CriticsOptions if "critic_observes" in found else EnvironmentOptions, found)
         agent, config = ("policies", found) if "policies" in found else (found["agent"], found["config"])
-        group = CriticsOptions if "critic_observes" in found else EnvironmentOptions
-        making: dict[str, Callable[[], Any]] = {
-            "config": lambda: config_from_json(agent, config),
-            "environment": lambda: made(group, found),
-            "observation_space": lambda: space_from_json(found["observation_space"]),
-            "action_space": lambda: space_from_json(found["action_space"]),
-        }
-        parts = {}
-        for name, make in making.items():
-            with _naming(directory.path / "config.json", "" if name == "environment" else f"{name}: "):
-                parts[name] = make()
-        return cls(
-            env_id=found["env_id"],
-            env_is_registered=found["env_is_registered"],
-            run=made(RunOptions, found),
-            placement=found["placement"],
-            **parts,
-            own=found["own"],
-            has_given_agents=found["has_given_agents"],
-            policy=found["policy"],
-        )
+        with _naming(file, "config: "):
+            config = config_from_json(agent, config)
+        spaces: dict[str, Any] = {}
+        for name in ("observation_space", "action_space"):
+            with _naming(file, f"{name}: "):
+                spaces[name] = space_from_json(found[name])
+        others = ("env_id", "env_is_registered", "placement", "own", "has_given_agents", "policy")
+        return cls(config=config, environment=environment, run=run, **spaces, **{name: found[name] for name in others})
 
     def source(self, env: EnvSource | None) -> EnvSource:
         """The source of the run's environments: an id, or a function.
@@ -485,57 +453,31 @@ def origin() -> dict[str, Any]:
     If the directory is in a git repository, it also has `commit`, and `has_changes`: whether tracked files differ from
     the commit.
     """
-    found = {"command": shlex.join(sys.orig_argv), "directory": _directory(), "host": platform.node()}
+    found: dict[str, Any] = {"command": shlex.join(sys.orig_argv), "directory": None, "host": platform.node()}
+    with suppress(FileNotFoundError):  # it was deleted
+        found["directory"] = os.getcwd()
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": GIT_SECONDS}
     try:
-        described = subprocess.run(
-            COMMIT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        ).stdout.strip()
+        git = subprocess.run(COMMIT, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}, **options)
     except (OSError, ValueError, subprocess.SubprocessError):  # no git, no repository, or one without a commit
         return found
-    commit = described.removesuffix("-dirty")
-    return {**found, "commit": commit, "has_changes": described != commit}
+    commit = git.stdout.strip().removesuffix("-dirty")
+    return {**found, "commit": commit, "has_changes": git.stdout.strip() != commit}
 
 
-def _directory() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # it was deleted
-        return None
-
-
-def config_to_show(directory: RunDirectory) -> dict[str, Any]:
-    """The contents of `config.json`, in which every setting is there and of its type.
-
-    `Settings.read` also makes the spaces and the agent's configuration.
-
-    Raises:
-        RunDirectoryError: if a setting is missing or invalid; the message has the rule.
-    """
-    found = directory.config
-    of_agent: dict[str, type] = (
-        {"agents": dict, "played": list} if "policies" in found else {"agent": str, "config": dict}
-    )
-    with _naming(directory.path / "config.json"):
-        for name, kind in (KINDS | of_agent).items():
-            _require(found, name, kind)
-        for name in found.get("policies", ()):
-            _require(found["policies"], name, dict)
-        if (agent := found.get("agent", "ppo")) not in AGENTS:
-            raise RunDirectoryError(f"agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
-        for name, value in found["own"].items():
-            if name not in OF_ONES_OWN or not isinstance(value, str):
-                raise RunDirectoryError(f"own must name {', '.join(OF_ONES_OWN)}, got {shown(found['own'])}")
-        for name in fields_of(*GROUPS):
-            _require(found, name, object)
-        if found["seed"] is None:
-            raise RunDirectoryError("seed must be a whole number of at least 0, got None")
-        made(RunOptions, found)
-    return found
+def _require_types(found: dict[str, Any]) -> None:
+    """Refuse the contents of a `config.json` that lack a setting, or have one of another type."""
+    of_agent = {"agents": dict, "played": list} if "policies" in found else {"agent": str, "config": dict}
+    for name, kind in {**KINDS, **of_agent, **dict.fromkeys(fields_of(*GROUPS), object)}.items():
+        _require(found, name, kind)
+    for name in found.get("policies", ()):
+        _require(found["policies"], name, dict)
+    if (agent := found.get("agent", "ppo")) not in AGENTS:
+        raise RunDirectoryError(f"agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
+    if not all(name in OF_ONES_OWN and isinstance(value, str) for name, value in found["own"].items()):
+        raise RunDirectoryError(f"own must name {', '.join(OF_ONES_OWN)}, got {shown(found['own'])}")
+    if found["seed"] is None:
+        raise RunDirectoryError("seed must be a whole number of at least 0, got None")
 
 
 def _require(found: dict[str, Any], name: str, kind: type) -> None:
@@ -558,21 +500,18 @@ def _naming(file: Path, name: str = "") -> Iterator[None]:
 
 
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in `config.json` that can change the result of a seed by more than rounding.
+    """The settings in a `config.json` that can change the result of a seed by more than rounding.
 
     If two runs in one environment have equal settings of this kind, only their seeds differ. The metadata of an option
     says whether it is one of them (`can_change_result`).
     """
-    agent = found["agent"]
+    agent, values = found["agent"], {**found, **found["config"]}
     options = {**fields_of(AGENTS[agent].config), **fields_of(*GROUPS)}
-    values = {**found, **found["config"]}
     names = [name for name in options if name in values and name != "seed"]
     decided = {name: values[name] for name in names if can_change_result(options[name], values)}
+    decided |= {"agent": agent, "own": found["own"], **placement_settings_of_result(found["placement"])}
     decided["distributed"] = distributed_from(values["distributed"]).part_in_result()
-    others = {**placement_settings_of_result(found["placement"]), "own": found["own"]}
-    read: dict[str, Any] = json.loads(
-        json.dumps({"agent": agent, **decided, **others}, allow_nan=True)
-    )  # lists, in place of tuples
+    read: dict[str, Any] = json.loads(json.dumps(decided, allow_nan=True))  # lists, in place of tuples
     return read
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from hybridppo.errors import ConfigurationError, RunDirectoryError, pip_install, shown
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
-from hybridppo.settings import config_to_show, settings_of_result
+from hybridppo.settings import Settings, settings_of_result
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import is_number, require_path
 
@@ -136,7 +136,8 @@ def read_run(path: str | Path, label: str = "") -> Run:
         RunDirectoryError: if it is no run directory, or is damaged.
     """
     directory = RunDirectory.open(path)
-    config = config_to_show(directory)
+    Settings.read(directory)  # refuses settings that are damaged
+    config = directory.config
     return Run(
         directory.path, config, read_lines(directory.path / "metrics.jsonl", **fields_shown(config)), label=label
     )

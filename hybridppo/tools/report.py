@@ -25,7 +25,7 @@ from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail, making, read_lines, read_object, replace_synced
-from hybridppo.settings import GROUPS, config_to_show, fields_of
+from hybridppo.settings import GROUPS, Settings, fields_of
 from hybridppo.system.messages import shown_clock, shown_number
 from hybridppo.system.validation import is_number
 from hybridppo.tools.plot import (
@@ -261,7 +261,8 @@ def watch(
     """
     out = sys.stdout if out is None else out
     directory = RunDirectory.open(run_dir)
-    config = config_to_show(directory)
+    Settings.read(directory)  # refuses settings that are damaged
+    config = directory.config
     tail = Tail(directory.path / "metrics.jsonl", MOST_LINES, **fields_shown(config))
     shown, changed_at = list[str](), clock()
     while True:

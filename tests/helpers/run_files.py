@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymnasium.spaces import Discrete
 
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.settings import RunOptions
+from hybridppo.spaces.serialization import space_to_json
 
 
 def config_of_a_run(**changes: Any) -> dict[str, Any]:
     """What tools read in a `config.json`, with these changes."""
     options = {**asdict(RunOptions(total_steps=100, seed=0)), **asdict(EnvironmentOptions())}
-    objects = ("config", "placement", "observation_space", "action_space", "versions", "origin", "own")
+    objects = ("config", "placement", "versions", "origin", "own")
     usual = {"format_version": FORMAT_VERSION, "env_id": "A-v0", "agent": "ppo", **{name: {} for name in objects}}
+    usual |= dict.fromkeys(("observation_space", "action_space"), space_to_json(Discrete(2)))
     of_policies = {"policy": "policy", "agents": {}, "played": [], "has_given_agents": False}
     return {**usual, **of_policies, "env_is_registered": True, **options, **changes}
 

@@ -36,7 +36,7 @@ import tyro
 from hybridppo._version import __version__
 from hybridppo.commands import tools
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse
-from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
+from hybridppo.commands.train import Resume, Train, train_command
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
@@ -59,22 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_command(arguments: Sequence[str]) -> Command:
     """The command that the arguments name, with its options."""
-    of_run = with_settings_of_run(arguments)
-    commands = {**COMMANDS, "train": train_command(arguments) if of_run is None else type(of_run)}
-
-    def parse_from(train: Train | None) -> Command:
-        defaults: dict[str, Any] = {} if train is None else {"train": {"default": train}}
-        kinds: list[Any] = [
-            Annotated[kind, tyro.conf.subcommand(name, **defaults.get(name, {}))] for name, kind in commands.items()
-        ]
-        union = functools.reduce(operator.or_, kinds)
-        parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
-        return parsed
-
-    command = parse_from(of_run)
+    command = _parsed(arguments, train_command(arguments))
     if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
-        return parse_from(command.with_tuned_defaults())  # whose settings the flags change
+        return _parsed(arguments, command.with_tuned_settings())  # which the flags change
     return command
+
+
+def _parsed(arguments: Sequence[str], train: Train) -> Command:
+    """The command that the arguments name, and in which they change the settings of `train`."""
+    named: dict[str, Any] = {name: tyro.conf.subcommand(name) for name in COMMANDS}
+    named["train"] = tyro.conf.subcommand("train", default=train)
+    kinds: list[Any] = [Annotated[kind, named[name]] for name, kind in (COMMANDS | {"train": type(train)}).items()]
+    union = functools.reduce(operator.or_, kinds)
+    parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
+    return parsed
 
 
 def run_command(parse: Callable[[], Command]) -> int:

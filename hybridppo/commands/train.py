@@ -3,8 +3,8 @@
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, make_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -69,7 +69,7 @@ class Train(Command):
     policy acts and does not learn."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
-    def with_tuned_defaults(self) -> "Train":
+    def with_tuned_settings(self) -> "Train":
         """The command with the tuned settings, and no flags but `--tuned` and `--tuned-from`.
 
         Raises:
@@ -77,7 +77,7 @@ class Train(Command):
         """
         from hybridppo.tools.hyperparameters import tuned_entry
 
-        if type(self) is not Train:
+        if self.agent != "ppo":
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
         if self.settings_of is not None:
             raise ConfigurationError("--tuned and --config both say which settings to begin with: leave one out")
@@ -92,20 +92,14 @@ class Train(Command):
 
             print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
+        own = ("compiled", "profile", "progress")
+        given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
+        given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
         result = None
         while result is None:
+            run_dir = self.run_dir or fresh_path(self.env_id, seed)
             try:
-                result = train(
-                    self.env_id,
-                    placement=self.placement.resolve(),
-                    config=self.config if self.policies is None else self._config_of_each(self.policies),
-                    run_dir=self.run_dir or fresh_path(self.env_id, seed),
-                    compiled=self.compiled,
-                    profile=self.profile,
-                    progress=self.progress,
-                    on_interrupt="return",
-                    **{**asdict(self.options), **asdict(self.environment), "seed": seed},
-                )
+                result = train(self.env_id, run_dir=run_dir, on_interrupt="return", **given)
             except TakenError:  # by a command that began in the same second
                 if self.run_dir is not None:
                     raise
@@ -113,50 +107,46 @@ class Train(Command):
             _draw_learning_curve(result.run_dir)
         return report(result)
 
-    def _config_of_each(self, policies: Mapping[str, Any]) -> dict[str, PPOConfig | str]:
-        """The settings of each policy: those of the flags, changed by the policy's own.
-
-        Raises:
-            ConfigurationError: if the agent is not PPO, or a setting is wrong.
-        """
-        if type(self) is not Train:
-            raise ConfigurationError("several policies (--policies) are trained by PPO: leave --agent out")
-        found: dict[str, PPOConfig | str] = {}
-        for name, own in policies.items():
-            try:
-                found[name] = own if isinstance(own, str) else PPOConfig(**{**self.config.to_json(), **own})
-            except TypeError as error:
-                raise ConfigurationError(
-                    f"--policies must hold an object of PPO's settings for each policy, got {shown(own)} for "
-                    f"{name!r}: {error}"
-                ) from error
-        return found
+    def _config(self) -> Any:
+        """The settings; of several policies, those of the flags, changed by each policy's own."""
+        if self.policies is None:
+            return self.config
+        each = self.policies.items()
+        try:
+            return {name: own if isinstance(own, str) else replace(self.config, **own) for name, own in each}
+        except TypeError as error:
+            raise ConfigurationError(
+                f"--policies must hold an object of PPO's settings for each policy, got {shown(self.policies)}: {error}"
+            ) from error
 
 
-def with_settings_of_run(arguments: Sequence[str]) -> Train | None:
-    """The command with the settings of the run that `--config` names; None without `--config`.
+def train_command(arguments: Sequence[str]) -> Train:
+    """The command with the flags of the agent that the arguments name, and the settings of `--config` as defaults.
 
     Raises:
         RunDirectoryError: if there is no such file, or it is damaged.
         ConfigurationError: if the run has parts that only Python can make, or another agent than `--agent`.
     """
-    path = _value_among(arguments, "--config")
+    agent, path = _value_among(arguments, "--agent"), _value_among(arguments, "--config")
     if path is None or arguments[0] != "train":
-        return None
+        return _command_of(agent or "ppo")(tyro.MISSING)
     settings = Settings.read(RunDirectory.open(path))
     _require_no_python(path, settings)
     config, policies = settings.config, None
     if isinstance(config, PoliciesConfig):
         config, policies = _shared_and_own(config)
-    agent = _value_among(arguments, "--agent") or name_of(config)
-    if agent != name_of(config):
-        raise ConfigurationError(f"{path} has the settings of {name_of(config)}: leave --agent out, or --config")
-    placement = _value_among(arguments, "--placement")
-    return _command_of(agent)(
+    name = name_of(config)
+    if agent not in (None, name):
+        raise ConfigurationError(f"{path} has the settings of {name}: leave --agent out, or --config")
+    placement = PlacementOptions()
+    if _value_among(arguments, "--placement") is None:
+        placement = options_of(settings.placement)
+    environment = made(EnvironmentOptions, vars(settings.environment))
+    return _command_of(name)(
         settings.env_id,
         options=settings.run,
-        placement=options_of(settings.placement) if placement is None else PlacementOptions(),
-        environment=made(EnvironmentOptions, vars(settings.environment)),
+        placement=placement,
+        environment=environment,
         settings_of=Path(path),
         policies=policies,
         config=config,  # type: ignore[arg-type]  # of the agent whose command this is
@@ -165,12 +155,12 @@ def with_settings_of_run(arguments: Sequence[str]) -> Train | None:
 
 def _require_no_python(path: str, settings: Settings) -> None:
     """Refuse the settings of a run with parts that only Python can make again."""
-    config, needs = settings.config, dict(settings.own)
+    needs = dict(settings.own)
     if not settings.env_is_registered:
         needs["env"] = settings.env_id
     if settings.has_given_agents:
         needs["agents"] = "that there were already"
-    agents = config.agents if isinstance(config, PoliciesConfig) else {}
+    agents = settings.config.agents if isinstance(settings.config, PoliciesConfig) else {}
     if any(policy_by_name(name) != policy for name, policy in agents.items()):
         needs["policy_of"] = "a function"
     if needs:
@@ -180,17 +170,13 @@ def _require_no_python(path: str, settings: Settings) -> None:
 
 def _shared_and_own(config: PoliciesConfig) -> tuple[PPOConfig, dict[str, Any]]:
     """The settings of the first policy; and for every policy, the settings that differ from these."""
-    first, shared = next((one, one.to_json()) for one in config.policies.values())
+    of_each = {policy: each.to_json() for policy, each in config.policies.items()}
+    shared = next(iter(of_each.values()))
     own = {
-        policy: {name: value for name, value in each.to_json().items() if value != shared[name]}
-        for policy, each in config.policies.items()
+        policy: {name: value for name, value in each.items() if value != shared[name]}
+        for policy, each in of_each.items()
     }
-    return first, own
-
-
-def train_command(arguments: Sequence[str]) -> type[Train]:
-    """`Train` with the flags of the agent that the arguments name."""
-    return _command_of(_value_among(arguments, "--agent") or "ppo")
+    return next(iter(config.policies.values())), own
 
 
 def _command_of(name: str) -> type[Train]:
@@ -296,22 +282,17 @@ def report(result: TrainResult) -> int:
         print(f"interrupted; go on with: {command_line('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
-    _report_evaluation(result)
-    print(f"run directory: {result.run_dir}")
-    return EXIT_DONE
-
-
-def _report_evaluation(result: TrainResult) -> None:
     if result.stopped_by is not None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
-        found = result.evaluation
-        print(f"evaluation: {returns_of(found, result.agent.config)}, most probable actions")
+        print(f"evaluation: {returns_of(result.evaluation, result.agent.config)}, most probable actions")
     if result.metrics.get("gradient_steps") == 0:
         print(
             f"note: nothing was learned, because {result.metrics['env_steps']:,} steps are within learning_starts: "
             "raise total_steps (--total-steps), or lower learning_starts (--learning-starts)"
         )
+    print(f"run directory: {result.run_dir}")
+    return EXIT_DONE
 
 
 def summary(result: TrainResult) -> str:

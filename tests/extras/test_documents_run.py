@@ -212,7 +212,7 @@ def test_what_is_not_run_is_there() -> None:
 @pytest.mark.parametrize("line", dict.fromkeys(lines_of(filter(is_long, SCRIPTS))))
 def test_a_command_that_is_not_run_here_is_one(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
-    kind = train_command(["train", *arguments]) if name == "train" else COMMANDS[name]
+    kind = type(train_command(["train", *arguments])) if name == "train" else COMMANDS[name]
     if "--help" in arguments:
         return
     parse(kind, arguments=arguments)  # a flag that is none ends the process

@@ -349,8 +349,8 @@ def test_the_command_line_trains_several_policies(
     ("flags", "message"),
     [
         (["--policies", '{"hunter": {"leaning_rate": 1.0}, "prey": {}}'], "leaning_rate"),
-        (["--policies", '{"hunter": 1, "prey": {}}'], "an object of PPO's settings for each policy, got 1"),
-        (["--agent", "td3", "--policies", "{}"], "trained by PPO: leave --agent out"),
+        (["--policies", '{"hunter": 1, "prey": {}}'], "an object of PPO's settings for each policy, got .'hunter': 1"),
+        (["--agent", "td3", "--policies", '{"prey": {}}'], "have a PPOConfig for each policy"),
     ],
 )
 def test_wrong_policies_on_the_command_line_are_said(

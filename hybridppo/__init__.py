@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from hybridppo.placements.single_device import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
-    from hybridppo.resuming import resume as resume
     from hybridppo.self_play import round_robin as round_robin
     from hybridppo.settings import SelfPlay as SelfPlay
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from hybridppo.tools.report import write_report as write_report
     from hybridppo.tools.tune import tune as tune
     from hybridppo.training import TrainResult as TrainResult
+    from hybridppo.training import resume as resume
     from hybridppo.training import train as train
 
 _names, __getattr__ = lazy_attributes(__name__, __file__)

@@ -33,7 +33,7 @@ FLOORS = (
     {"distributed", "evaluating"},
     {"self_play"},
     {"training"},
-    {"resuming", "learner_process"},
+    {"learner_process"},
     {"tools"},
     {"commands", ""},
     {"__main__"},

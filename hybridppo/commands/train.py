@@ -21,12 +21,11 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
 from hybridppo.placements.by_name import require_devices
 from hybridppo.placements.placement import Placement
-from hybridppo.resuming import resume
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
 from hybridppo.settings import GROUPS, RunOptions, Settings, changeable_names, fields_of, helps, made
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
-from hybridppo.training import TrainResult, train
+from hybridppo.training import TrainResult, resume, train
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 

@@ -23,11 +23,10 @@ import cloudpickle
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.resuming import resume
 from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
 from hybridppo.runners.processes import command_of, wait_for_ends
 from hybridppo.settings import changeable_names
-from hybridppo.training import train
+from hybridppo.training import resume, train
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
 POLL_SECONDS = 0.2

@@ -31,11 +31,11 @@ from hybridppo.evaluating import evaluate_agent
 from hybridppo.loading import load
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.resuming import resume
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.signals import Stopped
+from hybridppo.training import resume
 
 EAGER, RECORDED = replace(SMALL, fast_updates=False), replace(SMALL, cuda_graphs=True)
 MANY_SIZES = 40

@@ -23,11 +23,10 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.resuming import resume
 from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.system.devices import accelerator_of
-from hybridppo.training import train
+from hybridppo.training import resume, train
 
 EAGER = replace(SMALL, num_envs=64, fast_updates=False)
 RECURRENT = replace(EAGER, recurrent="gru", recurrent_size=16, sequence_length=8)

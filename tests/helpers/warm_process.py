@@ -48,9 +48,6 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
 
 def import_trainers() -> None:
     """Import what trainings import."""
-    import hybridppo.commands.main
-    import hybridppo.resuming
-    import hybridppo.training  # noqa: F401
 
 
 def import_workers() -> None:

@@ -101,13 +101,13 @@ def test_a_run_that_goes_on_with_other_kernels_says_so(
 ) -> None:
     config = ppo_config(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(8,))
     monkeypatch.setattr("hybridppo.settings.kernels_taken", lambda: "Haswell")
-    monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "Haswell")
+    monkeypatch.setattr("hybridppo.training.kernels_taken", lambda: "Haswell")
     options: dict[str, Any] = {"progress": False}
     hybridppo.train(
         "CartPole-v1", total_steps=16, seed=0, config=config, placement="cpu", run_dir=tmp_path / "run", **options
     )
     hybridppo.resume(tmp_path / "run", total_steps=32, **options)
     assert "kernels" not in caplog.text
-    monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "SkylakeX")
+    monkeypatch.setattr("hybridppo.training.kernels_taken", lambda: "SkylakeX")
     hybridppo.resume(tmp_path / "run", total_steps=48, **options)
     assert "begun with NumPy's kernels for Haswell, and goes on with those for SkylakeX" in caplog.text

@@ -6,7 +6,7 @@ critics and one for the actor; each has its own gradient. The backend takes the 
 the name of the network that learns.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.errors import ConfigurationError
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
@@ -23,62 +22,6 @@ from hybridppo.system.signals import Stopped
 
 Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
 """Draws minibatches from one part of a replay buffer: takes its number, a generator, and their number and size."""
-
-
-class Extras:
-    """The extra metrics of a custom loss (`Loss.extra`), one row for each minibatch of an update.
-
-    Args:
-        taken: names of other metrics.
-    """
-
-    def __init__(self, taken: Sequence[str] = ()) -> None:
-        self.names: tuple[str, ...] = ()
-        self._taken = taken
-        self._rows: list[Tensor] = []
-
-    def add(self, extra: Mapping[str, Tensor | float], device: torch.device) -> None:
-        """Add the numbers of a minibatch.
-
-        Raises:
-            ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
-        """
-        if not extra and not self.names:
-            return
-        if tuple(extra) != self.names:
-            self._take_names(extra)
-        numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
-        for name, number in zip(extra, numbers, strict=True):
-            if number.numel() != 1:
-                shape = list(number.shape)
-                raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
-        self.put(torch.stack([number.reshape(()) for number in numbers]))
-
-    def _take_names(self, extra: Mapping[str, Tensor | float]) -> None:
-        if self.names:
-            raise ConfigurationError(
-                f"extra of a loss must have the same names in every minibatch, had {', '.join(self.names)} and then "
-                f"{', '.join(extra) or 'none'}"
-            )
-        if taken := [name for name in extra if name in self._taken]:
-            raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
-        self.names = tuple(extra)
-
-    def put(self, row: Tensor) -> None:
-        """Add a row `[E]`."""
-        self._rows.append(row)
-
-    def pop(self, like: Tensor) -> Tensor:
-        """Remove the last row and return it; `[0]` without names."""
-        return self._rows.pop() if self.names else like.new_empty(0)
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._rows = []
-
-    def means(self, like: Tensor) -> Tensor:
-        """The mean of the rows, `[E]`; NaN without rows."""
-        return torch.stack(self._rows).mean(0) if self._rows else like.new_full((len(self.names),), torch.nan)
 
 
 class Exchange:

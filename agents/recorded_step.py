@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.agent import PolicyAgent
-from hybridppo.agents.loop import Extras, OptimizationLoop
+from hybridppo.agents.loop import OptimizationLoop
 from hybridppo.errors import DeviceError
 from hybridppo.system.devices import GraphRecorder, Record, accelerator_of, tried
 
@@ -47,7 +47,6 @@ class RecordedStep:
         self, loop: OptimizationLoop, agent: PolicyAgent, record: Record, *, usual_size: int | None = None
     ) -> None:
         self._agent, self._plain, self._record, self._usual_size = agent, loop.step, record, usual_size
-        self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()
         self._number = torch.full((), -1.0, device=agent.parameters.values.device)
         self._last_number: Any = -1.0
@@ -112,8 +111,8 @@ class RecordedStep:
         is_padded = self._is_padded(minibatch)
         own = minibatch.padded(self._recorded_size(len(minibatch))) if is_padded else minibatch.map(torch.clone)
         return tried(
-            lambda: _Recording(lambda copied: self._plain(copied, passes), own, self._record, self.extras),
-            lambda recording: (recording.replay(minibatch), self.extras.pop(parameters.values)),
+            lambda: _Recording(lambda copied: self._plain(copied, passes), own, self._record),
+            lambda recording: recording.replay(minibatch),
             check,
             [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
         )
@@ -129,14 +128,14 @@ def padded_size(size: int, usual: int) -> int:
 class _Recording:
     """A step on a minibatch of one size, which the recording keeps and may change."""
 
-    def __init__(self, step: Callable[[Any], list[Any]], minibatch: Any, record: Record, extras: Extras) -> None:
-        self._minibatch, self._extras = minibatch, extras
+    def __init__(self, step: Callable[[Any], list[Any]], minibatch: Any, record: Record) -> None:
+        self._minibatch = minibatch
         self._shapes: list[torch.Size] = []
         self._row: Tensor | None = None
-        """The measurements of the step, with the extras of the loss last; allocated before the step is recorded."""
+        """The measurements of the step; allocated before the step is recorded."""
 
         def recorded() -> None:
-            measured = [*step(self._minibatch), extras.pop(minibatch.returns)]
+            measured = step(self._minibatch)
             row = torch.cat([tensor.reshape(-1) for tensor in measured])
             if self._row is None:
                 self._row, self._shapes = torch.empty_like(row), [tensor.shape for tensor in measured]
@@ -156,7 +155,4 @@ class _Recording:
         assert self._row is not None  # the recording has allocated it
         sizes = [shape.numel() for shape in self._shapes]
         parts = torch.split(self._row.clone(), sizes)  # a copy: the next replay writes here again
-        *measured, extra = (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
-        if self._extras.names:
-            self._extras.put(extra)
-        return measured
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]

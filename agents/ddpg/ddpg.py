@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.agent import PolicyAgent
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.loop import Exchange, Extras, OptimizationLoop, fill_gradient
+from hybridppo.agents.loop import Exchange, OptimizationLoop, fill_gradient
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
@@ -369,12 +369,13 @@ class TD3(DDPG):
 class Backend:
     """Gradients by autograd, on any device: the reference for other backends."""
 
+    extra_names = ()
+
     def __init__(self, agent: Any) -> None:
         self._agent, self._parameters, self._optimizer = agent, agent.parameters, agent.optimizer
         self._target = agent.optimizer.state[agent.parameters.values]["target"]
         networks = {CRITIC: agent.critics, ACTOR: agent.actor}
         self._learning = {name: learning_mode(network) for name, network in networks.items()}
-        self.extras = Extras()
 
     def num_measured(self, network: str) -> int:
         """How many numbers `gradient` returns."""

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.loop import Extras, fill_gradient
+from hybridppo.agents.loop import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
-    TAKEN,
     Loss,
     LossInputs,
     approx_kl,
     checked,
     clip_fraction,
+    scalars,
     without_padding,
 )
 from hybridppo.distributions.base import Distribution
@@ -59,11 +59,12 @@ class Backend:
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self.critic
         self._learning = learning_mode(*networks, *self._agent.modules_of.values())
-        self.extras = Extras(TAKEN)
+        self.extra_names: tuple[str, ...] | None = None
+        """Names of the extra metrics of a custom loss; None before the first minibatch."""
         self._rounding = rounding(self._config.precision, self._parameters.values.device, networks)
 
     def num_measured(self, setting: Any) -> int:
-        """How many numbers `gradient` returns."""
+        """How many numbers `gradient` returns, without extra metrics."""
         return len(STATISTICS) - 1
 
     def threads(self) -> AbstractContextManager[None]:
@@ -85,13 +86,16 @@ class Backend:
         """Fill the gradient of the parameters with that of the loss.
 
         Returns:
-            All of `STATISTICS` except the last, `[5]`.
+            All of `STATISTICS` except the last, and the extra metrics of the loss, `[5 + E]`.
         """
         with self._learning():
             loss, statistics = self._loss(minibatch, clip_range)
             fill_gradient(self._parameters, loss.total)
-        self.extras.add(loss.extra, statistics.device)
-        return statistics
+        if self.extra_names is None:
+            self.extra_names = tuple(loss.extra)
+        if not loss.extra and not self.extra_names:
+            return statistics
+        return torch.cat((statistics, scalars(loss.extra, self.extra_names, statistics.device)))
 
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
         """The loss of a minibatch, and all of `STATISTICS` except the last."""

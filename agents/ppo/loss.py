@@ -134,6 +134,27 @@ def checked(loss: Any, like: Tensor) -> Loss:
     return Loss(**terms, extra=loss.extra)
 
 
+def scalars(extra: Mapping[str, Tensor | float], names: tuple[str, ...], device: torch.device) -> Tensor:
+    """The extra metrics of a loss, `[E]`, whose `names` are those of the first minibatch.
+
+    Raises:
+        ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
+    """
+    if tuple(extra) != names:
+        raise ConfigurationError(
+            f"extra of a loss must have the same names in every minibatch, had {', '.join(names) or 'none'} and then "
+            f"{', '.join(extra) or 'none'}"
+        )
+    if taken := [name for name in extra if name in TAKEN]:
+        raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
+    numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
+    for name, number in zip(extra, numbers, strict=True):
+        if number.numel() != 1:
+            shape = list(number.shape)
+            raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
+    return torch.cat([number.reshape(1) for number in numbers])
+
+
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
     """The clipped surrogate, the value loss and the entropy bonus (Schulman et al., 2017, equation 9).
 

@@ -53,6 +53,9 @@ from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real
 
+MEASURED = len(STATISTICS) - 1
+"""The number of statistics that a backend measures; the last is the norm of the gradient."""
+
 
 class PPO(PolicyAgent):
     """PPO with separate actor and critic networks.
@@ -259,7 +262,6 @@ class PPO(PolicyAgent):
         if self.critic_memory is not None:
             self.critic_memory.fit(num_columns)
         self.normalization.fit(num_columns)
-        loop.backend.extras.clear()
         with self._undone_if_stopped():
             batch = self.batch_of(rollout, loop)
             sizes = self.minibatch_sizes(batch)
@@ -271,25 +273,30 @@ class PPO(PolicyAgent):
             self.critic_memory.learned()
         self.version += 1
         means = torch.cat(epochs).mean(0)
-        statistics, (explained,), (norm,), (variance,), extras, of_pool = read_together(  # the only wait for the device
-            means,
-            batch.explained_variance(),
-            self._squared_norm(),
-            self.normalization.largest_variance(means),
-            loop.backend.extras.means(means),
-            self._measures_of_pool(batch, loop),
+        (*measured, of_step), (explained,), (norm,), (variance,), of_pool = (
+            read_together(  # the only wait for the device
+                means,
+                batch.explained_variance(),
+                self._squared_norm(),
+                self.normalization.largest_variance(means),
+                self._measures_of_pool(batch, loop),
+            )
         )
+        statistics, extras = [*measured[:MEASURED], of_step], measured[MEASURED:]
         if not math.isfinite(variance):
             raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
         if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
-            rows = batch.steps()
-            raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)
+            tables, values = (
+                [torch.cat((each[:, :MEASURED], each[:, -1:]), 1) for each in epochs],
+                self.parameters.values,
+            )
+            raise divergence(self.version, self.current, rollout.whole(), batch.steps(), tables, values.data)
         return {
             **dict(zip(STATISTICS, statistics, strict=True)),
             "explained_variance": explained,
             "learning_rate": self.optimizer.learning_rates["actor"],
             # A learner that has had no row of this policy does not know the names yet.
-            **dict(zip(loop.backend.extras.names, extras, strict=False)),
+            **dict(zip(loop.backend.extra_names or (), extras, strict=False)),
             **(self._schedules.metrics(self.current) if self._schedules.fields else {}),
             **loop.metrics(),
             **(self._pool.learned(rollout, of_pool, self.current.clip_range) if of_pool else {}),
@@ -429,9 +436,10 @@ class PPO(PolicyAgent):
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def _learn(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
-        """Learn from a batch; return the statistics of each epoch's minibatches, `[M, len(STATISTICS)]`."""
+        """Learn from a batch; return each epoch's statistics of minibatches, `[M, 5 + E + 1]`, with the norm last."""
         if not sizes:  # a rollout without steps teaches nothing
-            return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
+            width = len(STATISTICS) + len(loop.backend.extra_names or ())
+            return [torch.full((1, width), torch.nan, device=self.parameters.values.device)]
         before = self._order.bit_generator.state
         orders = batch.orders(self._order, self.config.num_epochs)
         statistics: list[Tensor] = []

@@ -110,7 +110,6 @@ class ShardedUpdate(Exchange):
 
     def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
         """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
-        extras, measured = backend.extras, backend.num_measured(setting)
         # A pass may be that of one network.
         where = self._parameters.range_of(setting) if isinstance(setting, str) else slice(None)
         gradient = self._parameters.gradient[where]
@@ -121,19 +120,19 @@ class ShardedUpdate(Exchange):
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, setting))
             if rows is None:
-                rows = self._rows(size + measured + self._agreed_extras(len(extras.names), minibatch))
+                measured = backend.num_measured(setting) + self._agreed_extras(
+                    len(backend.extra_names or ()), minibatch
+                )
+                rows = self._rows(size + measured)
             if shard is None:
                 rows[i].zero_()
                 continue
             torch.mul(gradient, weight, out=rows[i][:size])
-            torch.mul(statistics, weight, out=rows[i][size : size + measured])
-            rows[i][size + measured :] = extras.pop(gradient) * weight
+            torch.mul(statistics, weight, out=rows[i][size:])
         assert rows is not None
         total = self._sum(rows)
         gradient.copy_(total[:size])
-        if self._num_extras:
-            extras.put(total[size + measured :].clone())
-        return total[size : size + measured].clone()
+        return total[size:].clone()
 
     def _rows(self, width: int) -> Tensor:
         """`[own, width]` for the gradients of this learner's shards. Their memory is kept, and has one more number."""

@@ -1,18 +1,34 @@
-"""Checks of configurations. Each refuses a field with its rule and its value."""
+"""Checks of configurations by their fields' types and by rules. Each refuses a field with its rule and its value."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.system.validation import plain
 
 LARGEST_FLOAT = 3.4028234663852886e38
 """The largest float32, the type of all arithmetic."""
 MOST_ROWS = 2**31 - 1
 """The largest int32."""
-MOST_THREADS = 1024
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""The rule in words, and whether a value obeys it."""
+
+
+def at_most(limit: int) -> Rule:
+    """The rule that a number is not above a limit."""
+    return f"must be at most {limit}", lambda value: value <= limit
+
+
+AT_LEAST_1: Rule = "must be at least 1", lambda value: value >= 1
+COUNT = AT_LEAST_1, at_most(MOST_ROWS)
+THREADS = AT_LEAST_1, at_most(1024)
+POSITIVE: tuple[Rule] = (("must be greater than 0", lambda value: value > 0),)
+NOT_NEGATIVE: tuple[Rule] = (("must not be negative", lambda value: value >= 0),)
+SHARE: tuple[Rule] = (("must lie between 0 and 1", lambda value: 0 <= value <= 1),)
 
 
 def require(config: Any, field: str, holds: bool, rule: str) -> None:
@@ -25,86 +41,71 @@ def require(config: Any, field: str, holds: bool, rule: str) -> None:
         raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
 
 
-def check_types(
-    config: Any, *, optional: Collection[str] = (), whole: Collection[str] = (), elsewhere: Collection[str] = ()
-) -> None:
-    """Refuse fields of another type than their default's; convert NumPy's numbers, and integers for fields of floats.
+def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]]) -> None:
+    """Refuse fields of another type than theirs, or against a rule; None is allowed if the type says so.
+
+    NumPy's numbers become Python's, integers in fields of floats become floats, and lists become tuples.
 
     Args:
         config: a frozen dataclass, during its creation.
-        optional: fields that may be None, or numbers above 0.
-        whole: fields with the default None that are integers otherwise.
-        elsewhere: fields that are checked elsewhere.
+        rules: by field.
 
     Raises:
         ConfigurationError: with the field, the rule and the value.
     """
-    for field in fields(config):
-        value, default = plain(getattr(config, field.name)), field.default
-        if field.name in elsewhere or (field.name in optional and value is None):
-            continue
-        if isinstance(default, bool):
-            require(config, field.name, isinstance(value, bool), "must be True or False")
-        elif isinstance(default, int) or field.name in whole:
-            require(config, field.name, type(value) is int, "must be a whole number")
-        elif isinstance(default, float) or default is None:
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
-            is_schedule = callable(value) or (isinstance(value, str) and value.isalpha())  # as elsewhere
-            remedy = f" (train takes schedules={{{field.name!r}: ...}})" if is_schedule else ""
-            require(config, field.name, in_range, f"must be a finite number of 32 bits{remedy}")
-            value = float(value)  # for an integer, torch would use 64 bits
-        if field.name in optional:
-            require(config, field.name, value > 0, "must be None or above 0")
-        object.__setattr__(config, field.name, value)
+    for name, kind, may_be_none in _kinds_of(config.__class__):
+        value = plain(getattr(config, name))
+        if value is not None or not may_be_none:
+            value = _of_kind(config, name, kind, value, "None or " if may_be_none else "")
+        object.__setattr__(config, name, value)
+    for name, of_field in rules.items():
+        for text, holds in of_field:
+            value = getattr(config, name)
+            require(config, name, value is None or holds(value), text)
 
 
-def check_encoders(config: Any) -> None:
-    """Refuse invalid `encoder_sizes`; lists of sizes become tuples.
-
-    Raises:
-        ConfigurationError: with the field, the rule and the value.
-    """
-    sizes = config.encoder_sizes
-    if sizes is None:
-        return
-    rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
-    is_one = isinstance(sizes, dict) and len(sizes) > 0 and all(isinstance(key, str) for key in sizes)
-    require(config, "encoder_sizes", is_one and all(map(_are_widths, sizes.values())), rule)
-    object.__setattr__(config, "encoder_sizes", {key: tuple(map(plain, widths)) for key, widths in sizes.items()})
+@cache
+def _kinds_of(config_type: Any) -> list[tuple[str, Any, bool]]:
+    """The name of each field, its type without None, and whether it may be None."""
+    hints, found = get_type_hints(config_type), []
+    for field in fields(config_type):
+        kind, may_be_none = hints[field.name], NoneType in get_args(hints[field.name])
+        found.append((field.name, get_args(kind)[0] if may_be_none else kind, may_be_none))
+    return found
 
 
-def check_keys(config: Any, field: str) -> None:
-    """Refuse a field that is not None and not a tuple of keys; a list of keys becomes a tuple.
-
-    Raises:
-        ConfigurationError: with the field, the rule and the value.
-    """
-    keys = getattr(config, field)
-    if keys is None:
-        return
-    are_keys = isinstance(keys, (list, tuple)) and len(keys) > 0 and all(isinstance(key, str) for key in keys)
-    require(config, field, are_keys and len({*keys}) == len(keys), "must be None, or a tuple of keys, each once")
-    object.__setattr__(config, field, tuple(keys))
+def _of_kind(config: Any, name: str, kind: Any, value: Any, none: str) -> Any:
+    """The value of a field in the type of the field."""
+    if kind is bool:
+        require(config, name, isinstance(value, bool), "must be True or False")
+    elif kind is int:
+        require(config, name, type(value) is int, "must be a whole number")
+    elif kind is float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
+        is_schedule = callable(value) or (isinstance(value, str) and value.isalpha())  # as elsewhere
+        remedy = f" (train takes schedules={{{name!r}: ...}})" if is_schedule else ""
+        require(config, name, in_range, f"must be a finite number of 32 bits{remedy}")
+        value = float(value)  # for an integer, torch would use 64 bits
+    elif get_origin(kind) is Literal:
+        choices = get_args(kind)
+        require(config, name, value in choices, f"must be {none}one of {', '.join(choices)}")
+    elif kind == tuple[int, ...]:
+        rule = "must be a tuple of whole numbers, each from 1 to"
+        require(config, name, _are_widths(value), f"{rule} {MOST_ROWS}")
+        value = tuple(map(plain, value))
+    elif kind == tuple[str, ...]:
+        are_keys = isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(key, str) for key in value)
+        require(config, name, are_keys and len({*value}) == len(value), f"must be {none}a tuple of keys, each once")
+        value = tuple(value)
+    elif get_origin(kind) is dict:
+        rule = f"must be {none}a dict of a part's key to the widths of its layers, each a whole number of at least 1"
+        is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
+        require(config, name, is_one and all(map(_are_widths, value.values())) and all(value.values()), rule)
+        value = {key: tuple(map(plain, widths)) for key, widths in value.items()}
+    return value
 
 
 def _are_widths(widths: Any) -> bool:
-    is_list = isinstance(widths, (list, tuple)) and len(widths) > 0
+    is_list = isinstance(widths, (list, tuple))
     return is_list and all(type(width) is int and 1 <= width <= MOST_ROWS for width in map(plain, widths))
-
-
-def check_hidden_layers(config: Any) -> None:
-    """Refuse invalid `hidden_sizes` and `activation`; a list of sizes becomes a tuple.
-
-    Raises:
-        ConfigurationError: with the field, the rule and the value.
-    """
-    sizes = config.hidden_sizes
-    require(config, "hidden_sizes", isinstance(sizes, (list, tuple)), "must be a tuple of whole numbers")
-    sizes = tuple(map(plain, sizes))
-    object.__setattr__(config, "hidden_sizes", sizes)
-    require(config, "hidden_sizes", all(type(size) is int for size in sizes), "must be whole numbers")
-    require(config, "hidden_sizes", all(size >= 1 for size in sizes), "must all be at least 1")
-    require(config, "hidden_sizes", all(size <= MOST_ROWS for size in sizes), f"must all be at most {MOST_ROWS}")
-    names = tuple(ACTIVATIONS)
-    require(config, "activation", config.activation in names, f"must be one of {', '.join(names)}")

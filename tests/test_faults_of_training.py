@@ -130,7 +130,7 @@ def test_ordinary_training_has_finite_losses_of_every_kind() -> None:
         ({"num_minibatches": 3}, r"num_minibatches must divide num_envs \* num_steps = 4 \* 128 = 512, got 3"),
         ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"num_steps": 2**30}, r"num_steps is too large: num_envs \* num_steps must be at most 2147483647"),
-        ({"hidden_sizes": (2**40,)}, "hidden_sizes must all be at most 2147483647"),
+        ({"hidden_sizes": (2**40,)}, "hidden_sizes must be a tuple of whole numbers, each from 1 to 2147483647"),
         ({"torch_threads": 10**6}, "torch_threads must be at most 1024, got 1000000"),
         ({"clip_range": 1e39}, "clip_range must be a finite number of 32 bits, got"),
         ({"learning_rate": "linear"}, r"32 bits \(train takes schedules={'learning_rate': ...}\), got 'linear'"),

@@ -3,17 +3,25 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from hybridppo.agents.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
+from hybridppo.agents.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, THREADS, Rule, check_fields, require
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import Precision
 from hybridppo.system.validation import SAME_RESULT
 
-OPTIONAL = ("gradient_steps", "critic_learning_rate", "torch_threads")
-"""Numbers that may be None."""
 SCHEDULABLE = ("learning_rate", "critic_learning_rate")
 """Numbers that may have a schedule."""
 
+RULES: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("num_envs", "train_frequency", "gradient_steps", "batch_size", "buffer_size"), COUNT),
+    **dict.fromkeys(("steps_per_iteration", "n_steps", "policy_delay"), COUNT),
+    **dict.fromkeys(("learning_rate", "critic_learning_rate"), POSITIVE),
+    **dict.fromkeys(("learning_starts", "exploration_std", "target_noise_std", "target_noise_clip"), NOT_NEGATIVE),
+    "gamma": SHARE,
+    "tau": (("must be above 0 and at most 1", lambda tau: 0 < tau <= 1),),
+    "torch_threads": THREADS,
+}
+"""What the numbers must be; DDPG has some of them as properties."""
 BufferSide = Literal["learner", "host"]
 
 
@@ -73,25 +81,11 @@ class DDPGConfig:
     """Precision of matrix products."""
 
     def __post_init__(self) -> None:
-        check_hidden_layers(self)
-        check_types(self, optional=OPTIONAL, whole=("gradient_steps", "torch_threads"))
-        for name in self._counts:
-            require(self, name, 1 <= getattr(self, name) <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
+        check_fields(self, RULES)
         check_schedules(self, SCHEDULABLE)
-        require(self, "learning_starts", self.learning_starts >= 0, "must not be negative")
-        require(self, "torch_threads", (self.torch_threads or 1) <= MOST_THREADS, f"must be at most {MOST_THREADS}")
-        require(self, "learning_rate", self.learning_rate > 0, "must be greater than 0")
-        require(self, "gamma", 0 <= self.gamma <= 1, "must lie between 0 and 1")
-        require(self, "tau", 0 < self.tau <= 1, "must be above 0 and at most 1")
-        require(self, "exploration_std", self.exploration_std >= 0, "must not be negative")
-        require(self, "buffer_on", self.buffer_on in ("learner", "host"), "must be one of learner, host")
         rows = self.train_frequency * self.num_envs
         room = f"must hold what is sampled for an update, train_frequency * num_envs = {rows}, and n_steps"
         require(self, "buffer_size", self.buffer_size >= max(rows, self.n_steps * self.num_envs), room)
-
-    _counts = (
-        "num_envs", "train_frequency", "batch_size", "buffer_size", "steps_per_iteration", "n_steps",
-    )  # fmt: skip
 
     @property
     def named_schedules(self) -> dict[str, str]:
@@ -139,9 +133,3 @@ class TD3Config(DDPGConfig):
     target_noise_clip: float = 0.5
     """Largest absolute value of the noise on the actions of targets."""
     num_critics: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "policy_delay", 1 <= self.policy_delay <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
-        for name in ("target_noise_std", "target_noise_clip"):
-            require(self, name, getattr(self, name) >= 0, "must not be negative")

@@ -2,36 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from hybridppo.agents.checks import (
-    MOST_ROWS,
-    MOST_THREADS,
-    check_encoders,
-    check_hidden_layers,
-    check_keys,
-    check_types,
-    require,
-)
+from hybridppo.agents import checks
+from hybridppo.agents.checks import MOST_ROWS, Rule, check_fields, require
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
-from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions
+from hybridppo.networks.encoders import Convolutions
 from hybridppo.networks.mlp import Activation
-from hybridppo.networks.modes import PRECISIONS, Precision
+from hybridppo.networks.modes import Precision
 from hybridppo.networks.numpy_layers import CellTwin
-from hybridppo.networks.recurrent import CELLS, Recurrent
+from hybridppo.networks.recurrent import Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.system.validation import SAME_RESULT
 
-OPTIONAL = (
-    "num_minibatches", "critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads"
-)  # fmt: skip
-"""Numbers that may be None."""
-COUNTS = (
-    "num_envs", "num_steps", "num_epochs", "recurrent_size", "sequence_length", "pool_size"
-)  # fmt: skip
-"""Numbers that must be at least 1."""
 SCHEDULABLE = (
     "learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf", "entropy_coef", "value_coef",
     "max_grad_norm", "target_kl", "desired_kl", "gamma", "gae_lambda",
@@ -46,24 +31,23 @@ USUAL_MINIBATCH_SIZE = 64
 USUAL_SEQUENCES = 8
 """The fewest sequences of a minibatch by default, because smaller minibatches take nearly as long."""
 LagCorrection = Literal["vtrace", "decoupled", "none"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "lag_correction": get_args(LagCorrection),
-    "convolutions": tuple(CONVOLUTIONS),
-    "critic_observes": get_args(CriticObserves),
-    "precision": PRECISIONS,
-}
-"""Fields that have one of a few values."""
 NOT_TOGETHER = (
     ("pool_size", "recurrent"), ("use_sde", "recurrent"), ("shared_trunk", "recurrent"),
     ("cuda_graphs", "recurrent"), ("critic_observes", "shared_trunk"),
 )  # fmt: skip
 """Pairs of fields of which at most one may differ from its default."""
-LIMITS = {
-    **dict.fromkeys((*COUNTS, "episodes_per_rollout", "num_minibatches"), MOST_ROWS),
-    "torch_threads": MOST_THREADS,
-    "pool_size": 64,  # with more lag, actions are too old to learn from
+RULES: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("num_envs", "num_steps", "num_epochs", "num_minibatches", "episodes_per_rollout"), checks.COUNT),
+    **dict.fromkeys(("recurrent_size", "sequence_length"), checks.COUNT),
+    **dict.fromkeys(("learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf"), checks.POSITIVE),
+    **dict.fromkeys(("max_grad_norm", "target_kl", "desired_kl"), checks.POSITIVE),
+    **dict.fromkeys(("entropy_coef", "value_coef"), checks.NOT_NEGATIVE),
+    **dict.fromkeys(("gamma", "gae_lambda"), checks.SHARE),
+    "pool_size": (checks.AT_LEAST_1, checks.at_most(64)),  # with more lag, actions are too old to learn from
+    "torch_threads": checks.THREADS,
+    "sde_sample_freq": (("must be -1 or at least 1", lambda steps: steps == -1 or 1 <= steps <= MOST_ROWS),),
 }
-"""The largest values of some numbers."""
+"""What the numbers must be."""
 
 
 @dataclass(frozen=True)
@@ -199,36 +183,21 @@ class PPOConfig:
     about 512 on, or of 256 with minibatches of about 2048."""
 
     def __post_init__(self) -> None:
-        check_hidden_layers(self)
-        check_types(
-            self,
-            optional=OPTIONAL,
-            whole=("episodes_per_rollout", "num_minibatches"),
-            elsewhere=("recurrent", "encoder_sizes", "actor_keys", "critic_keys", "critic_observes"),
-        )
-        check_encoders(self)
-        check_keys(self, "actor_keys")
-        check_keys(self, "critic_keys")
-        self._check_numbers()
+        check_fields(self, RULES)
+        rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
+        require(self, "num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
         self._check_schedules()
-        self._check_choices()
         self._check_networks()
         if self.episodes_per_rollout is None:
             self._check_minibatches()
         else:
             require(self, "num_envs", self.num_envs == 1, "must be 1 if episodes_per_rollout is given")
 
-    def _check_choices(self) -> None:
-        for name, choices in CHOICES.items():
-            require(self, name, getattr(self, name) in choices, f"must be one of {', '.join(choices)}")
-        require(self, "recurrent", self.recurrent in (None, *CELLS), f"must be None or one of {', '.join(CELLS)}")
+    def _check_networks(self) -> None:
         for one, other in NOT_TOGETHER:
             are_set = all(getattr(self, name) != getattr(PPOConfig, name) for name in (one, other))
             require(self, one, not are_set, f"does not work with {other}: leave one out")
-
-    def _check_networks(self) -> None:
         frequency, has_layers = self.sde_sample_freq, len(self.hidden_sizes) > 0
-        require(self, "sde_sample_freq", frequency == -1 or 1 <= frequency <= MOST_ROWS, "must be -1 or at least 1")
         require(self, "sde_sample_freq", self.use_sde or frequency == -1, "needs use_sde=True, or must be left out")
         if self.use_sde:
             require(self, "use_sde", has_layers, "needs a hidden layer (hidden_sizes)")
@@ -239,20 +208,6 @@ class PPOConfig:
         if self.critic_observes != "own":
             alone = self.actor_keys is None and self.critic_keys is None and self.encoder_sizes is None
             require(self, "critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
-
-    def _check_numbers(self) -> None:
-        for name in COUNTS:
-            require(self, name, getattr(self, name) >= 1, "must be at least 1")
-        for name, limit in LIMITS.items():
-            require(self, name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
-        rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
-        require(self, "num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
-        for name in ("learning_rate", "clip_range", "max_grad_norm", "desired_kl"):
-            require(self, name, getattr(self, name) > 0, "must be greater than 0")
-        for name in ("entropy_coef", "value_coef"):
-            require(self, name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("gamma", "gae_lambda"):
-            require(self, name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
 
     def _check_schedules(self) -> None:
         check_schedules(self, SCHEDULABLE, adaptive=True)

@@ -329,20 +329,20 @@ def test_an_observation_that_is_not_finite_is_refused(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_envs": 0}, "num_envs must lie between 1 and"),
+        ({"num_envs": 0}, "num_envs must be at least 1"),
         ({"batch_size": 1.5}, "batch_size must be a whole number"),
-        ({"gradient_steps": 0}, "gradient_steps must be None or above 0"),
+        ({"gradient_steps": 0}, "gradient_steps must be at least 1"),
         ({"gradient_steps": 2.0}, "gradient_steps must be a whole number"),
         ({"learning_rate": -1.0}, "learning_rate must be greater than 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
         ({"gamma": 1.1}, "gamma must lie between 0 and 1"),
         ({"tau": 0.0}, "tau must be above 0 and at most 1"),
-        ({"n_steps": 0}, "n_steps must lie between 1"),
+        ({"n_steps": 0}, "n_steps must be at least 1"),
         ({"buffer_on": "disk"}, "buffer_on must be one of learner, host, got 'disk'"),
         ({"exploration_std": -0.1}, "exploration_std must not be negative"),
         ({"learning_starts": -1}, "learning_starts must not be negative"),
         ({"buffer_size": 10, "num_envs": 4, "train_frequency": 8}, "buffer_size must hold what is sampled .* = 32"),
-        ({"hidden_sizes": (0,)}, "hidden_sizes must all be at least 1"),
+        ({"hidden_sizes": (0,)}, "hidden_sizes must be a tuple of whole numbers, each from 1"),
         ({"activation": "step"}, "activation must be one of"),
         ({"torch_threads": 5000}, "torch_threads must be at most 1024"),
     ],
@@ -356,7 +356,7 @@ def test_what_cannot_work_is_refused_with_the_field_and_the_rule(kind: Any, fiel
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"policy_delay": 0}, "policy_delay must lie between 1"),
+        ({"policy_delay": 0}, "policy_delay must be at least 1"),
         ({"target_noise_std": -1.0}, "target_noise_std must not be negative"),
         ({"target_noise_clip": -1.0}, "target_noise_clip must not be negative"),
     ],

@@ -168,7 +168,7 @@ def _score(
     )
     with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
-        environments.steer(Steering("seat", "set_opponents", [{"": (["other"], [1.0])}, {}]))
+        environments.steer(Steering("self_play", "set_opponents", [{"": (["other"], [1.0])}, {}]))
         with acting(agent) as acting_with:
             of_evaluation = seed_of(seed, "evaluation")
             run_episodes(
@@ -253,7 +253,7 @@ class OpponentPools(Callback):
         # The run directory may have been moved; opponents of the rollout under way are now there.
         # Workers over Ray have another working directory.
         folder = str(self._folder.absolute())
-        self._sampler.steer(Steering("seat", "use_folder", [folder]), while_paused=True)
+        self._sampler.steer(Steering("self_play", "use_folder", [folder]), while_paused=True)
         if before is None:
             self._take_snapshots(self.pools)
             self._tell()
@@ -326,4 +326,4 @@ class OpponentPools(Callback):
             for policy, pool in self.pools.items()
         }
         ratings = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
-        self._sampler.steer(Steering("seat", "set_opponents", [opponents, ratings]))
+        self._sampler.steer(Steering("self_play", "set_opponents", [opponents, ratings]))

@@ -11,7 +11,7 @@ from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.networks.mlp import twin_of
@@ -96,7 +96,7 @@ def make_sampler(
             sampler = _in_workers(plan, placement.max_lag, drops=not isinstance(agent, DDPG), **of_workers)
         else:
             may_choose = num_episodes is not None and options.vectorization == "auto"
-            if may_choose and not isinstance(environments, SyncEnvironments):
+            if may_choose and not isinstance(environments, SubEnvironments):
                 # A vectorised form does not give its environment out.
                 environments = make_environments(source, environments.num_envs, options, vectorization="sync")
             sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)

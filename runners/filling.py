@@ -225,7 +225,7 @@ class Stepper:
         shape = self._environments.num_envs, *self._distribution.action_shape
         row = np.zeros(shape, self._distribution.action_dtype)
         actions = self._history.take_from(states, row) if self._environments.replays else ()
-        self._environments.load_state(states, [self._distribution.to_env(batch) for batch in actions])
+        self._environments.load_state(states, observation, [self._distribution.to_env(batch) for batch in actions])
         self._observation = observation
         if self._memory is not None:
             self._memory.arrays = remembered

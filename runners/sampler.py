@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, Steering, closed, from_json, latest
-from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer, steps_by_turns
@@ -614,7 +614,7 @@ class LocalFiller(Stepper):
         if self._plan.num_episodes is None:
             return
         environments = self._environments
-        if not isinstance(environments, SyncEnvironments) or environments.num_envs != 1:
+        if not isinstance(environments, SubEnvironments) or environments.agents or environments.num_envs != 1:
             raise ConfigurationError(
                 "whole episodes come from one environment that is stepped by itself, not from a vector of "
                 f"{environments.num_envs}: set num_envs=1 and vectorization='auto' or 'sync', with an environment's id "

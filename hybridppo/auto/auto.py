@@ -17,8 +17,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
@@ -179,7 +178,7 @@ def limits_of(training: Training, environments: Environments, **of_run: Any) -> 
     return Limits(
         cores=cpu_cores(),
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
-        splits=isinstance(environments, (SyncEnvironments, MultiAgentEnvironments)),
+        splits=isinstance(environments, SubEnvironments),
         has_workers=actor is None or twin_of(actor) is not None,
         draws_on_device=environments.is_compiled,
         any_threads=config.torch_threads is None,

@@ -326,9 +326,14 @@ class RayEnvironments(Environments):
     def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
         return [state for states in self._states("state") for state in states]
 
-    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+    def load_state(  # noqa: D102 - as in the base
+        self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()
+    ) -> None:
+        assert rows is not None
         own = [[map_parts(operator.itemgetter(at), each) for each in actions] for at in self._columns]
-        self._states("load_state", list(zip(states_of_workers(states, self._columns), own, strict=True)))
+        each_rows = [rows[at] for at in self._columns]
+        of_workers = zip(states_of_workers(states, self._columns), each_rows, own, strict=True)
+        self._states("load_state", list(of_workers))
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """The result of a method at every worker."""

@@ -27,9 +27,9 @@ overwrite everything but the final observations."""
 class Steering(NamedTuple):
     """One call of a method, or one attribute that is set."""
 
-    kind: Literal["call", "set", "seat", "once"]
-    """To call a method, or to set an attribute; "seat" calls a method of `SelfPlayGame` instead of the game, and "once"
-    does so without a repetition in new environments."""
+    kind: Literal["call", "set", "self_play", "once"]
+    """To call a method, or to set an attribute; "self_play" calls a method of `SelfPlayGame` instead of the game, and
+    "once" does so without a repetition in new environments."""
     name: str
     """Name of the method or the attribute."""
     arguments: Sequence[Any]
@@ -41,7 +41,7 @@ class Steering(NamedTuple):
         Raises:
             EnvError: if the environment has no such method or attribute.
         """
-        inner = env if self.kind in ("seat", "once") else getattr(env, "unwrapped", env)
+        inner = env if self.kind in ("self_play", "once") else getattr(env, "unwrapped", env)
         known = getattr(inner, self.name, None)
         if not hasattr(inner, self.name) or (self.kind != "set" and not callable(known)):
             what = "method" if self.kind == "call" else "attribute"
@@ -179,11 +179,12 @@ class Environments(ABC):
         """
         raise EnvStateError(f"the state of {type(self).__name__} is saved in another way")
 
-    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:
+    def load_state(self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()) -> None:
         """Restore saved states in environments that were made and reset in the same way.
 
         Args:
             states: the result of `state`.
+            rows: the observations of the next action, `[N, obs]`, which a replay must lead to.
             actions: the last batches of actions before the states were saved, as `step` takes them.
 
         Raises:

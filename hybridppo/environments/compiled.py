@@ -270,7 +270,9 @@ class CompiledEnvironments(Environments):
             for i in range(self._num)
         ]
 
-    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+    def load_state(  # noqa: D102 - as in the base
+        self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()
+    ) -> None:
         if len(states) != self._num or not all("compiled" in state for state in states):
             raise EnvStateError(
                 f"what was saved is not the state of {self._num} compiled environments: resume with the num_envs "

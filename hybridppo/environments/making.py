@@ -14,12 +14,12 @@ from gymnasium.vector import VectorEnv
 
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
-from hybridppo.environments.multi_agent import is_parallel, takes_turns
+from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
 from hybridppo.environments.registration import import_modules, source_of, spec_of
-from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
+from hybridppo.environments.self_play_game import self_play_game
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked
 from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
@@ -104,7 +104,7 @@ def make_environments(
 
 def _misfit(options: EnvironmentOptions, environments: Environments) -> str | None:
     """Why options do not go with environments; None if they do."""
-    if isinstance(options, SelfPlayOptions) and not isinstance(environments, MultiAgentEnvironments):
+    if isinstance(options, SelfPlayOptions) and not (isinstance(environments, SubEnvironments) and environments.agents):
         if environments.is_compiled and environments.agents:
             return "self_play does not work with compiled environments: use vectorization='sync'"
         return (
@@ -222,7 +222,7 @@ def _of_function(
     if isinstance(made, gym.Env):
         require_spaces(made)
         source = _after(made, source)
-        return SyncEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
+        return SubEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
     if not is_parallel(made) and not takes_turns(made):
         raise EnvError(
             "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
@@ -230,11 +230,12 @@ def _of_function(
         )
     options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
     source = _after(made, source)
-    return MultiAgentEnvironments(
-        source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
-        critic_observes=_critics_observe(options),
-        seats=options if isinstance(options, SelfPlayOptions) else None,
-    )  # fmt: skip
+    make: Callable[[], Any]
+    if isinstance(options, SelfPlayOptions):
+        make = partial(self_play_game, source, options)
+    else:
+        make = partial(multi_agent_environment, source, options.action_masks, _critics_observe(options))
+    return SubEnvironments(make, copies or num_envs, first, options.on_env_error, has_agents=True)
 
 
 @contextlib.contextmanager
@@ -303,7 +304,7 @@ def _of_id(
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
             return wrap(vector, options.autoreset_mode, first)
         make = partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
-        return SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
+        return SubEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except ConfigurationError:

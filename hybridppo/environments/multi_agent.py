@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
 
 from hybridppo.environments.checks import TRUTHS, as_flag
-from hybridppo.environments.wrappers import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
+from hybridppo.environments.wrappers import MASK, has_mask, mask_apart, masked_row, without_mask
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
@@ -53,67 +52,42 @@ class _Report(NamedTuple):
 
 
 class _Slot:
-    """Writes an agent's observations and masks into its row.
+    """Makes an agent's row from its observations and masks.
 
     Args:
         name: the agent.
-        row: its row.
         encode: encodes what the agent sees of the row.
         own: encodes the agent's observations, without the mask.
-        action: its action space.
-        has_mask: whether the row has a mask.
+        masked: the space of rows with a mask, without what critics see besides; None if there is no mask.
         is_within: whether the mask comes within the observation.
-        place: the part of the row with the observation; None for all but the mask.
     """
 
     def __init__(
-        self, name: str, row: Array, encode: ObservationEncoder, own: ObservationEncoder, action: "gym.Space[Any]", *,
-        has_mask: bool, is_within: bool, place: slice | None,
+        self, name: str, encode: ObservationEncoder, own: ObservationEncoder, masked: MaskedObservation | None,
+        is_within: bool,
     ) -> None:  # fmt: skip
-        self.name, self.row, self.encode, self.own, self.is_within = name, row, encode, own, is_within
-        self.masked = MaskedObservation(own.space, action) if has_mask else None
-        num_numbers = len(row) - (0 if self.masked is None else self.masked.num_actions)
-        self.is_apart = has_mask and not encode.layout.images
-        """Whether the mask follows the observation; in rows with images, numbers come first."""
-        self._part, self._mask_part = row[slice(num_numbers) if place is None else place], row[num_numbers:]
-        is_array = isinstance(own.space, Box) and (self.is_apart or not has_mask)
-        self._array = self._part.reshape(own.space.shape or ()) if is_array else None
-        """A view of the row in the shape of the observation, if the observation is a row already."""
-        self._dtype = None if own.image is None else own.dtype
+        self.name, self.encode, self._own, self._masked, self._is_within = name, encode, own, masked, is_within
 
-    def write(self, observation: Any, info: Any, needs_choice: bool, *, is_checked: bool, differ: bool) -> Any:
-        """Write an observation and the mask in its info; return the mask, None if there is none.
+    def row(self, observation: Any, info: Any, *, needs_choice: bool, is_checked: bool) -> tuple[Array, Any]:
+        """The row of an observation and of the mask in its info, and that mask.
 
         Args:
             observation: the observation.
             info: the info.
             needs_choice: whether the mask must allow an action.
             is_checked: whether the bounds of the observation are checked.
-            differ: whether the rows of the agents differ.
 
         Raises:
             BadValueError: naming the agent.
         """
         try:
-            if self.is_within:
+            if self._is_within:
                 observation, info = mask_apart(observation)
             if is_checked:
-                observation = self.own.checked(observation)
-            if self.masked is not None:
-                if not self.is_apart:
-                    row = masked_row(self.masked, observation, info, not needs_choice)
-                    self.row[...] = self.encode.layout.among_others(row) if differ else row
-                    return _entry(info, MASK)
-                self._mask_part[...] = mask_row(self.masked, info, not needs_choice)
-            if self._array is None:
-                row = self.own.one_to_copy(observation)
-                self._part[...] = self.encode.layout.among_others(row) if differ else row
-            else:
-                is_of_space = type(observation) is np.ndarray and observation.shape == self._array.shape
-                if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
-                    observation = self.own.checked(observation, bounds=False)
-                self._array[...] = observation
-            return None if self.masked is None else _entry(info, MASK)
+                observation = self._own.checked(observation)
+            if self._masked is None:
+                return self._own.one_to_copy(observation), None
+            return masked_row(self._masked, observation, info, not needs_choice), _entry(info, MASK)
         except BadValueError as error:
             raise BadValueError(f"{self.name}: {error}") from None
 
@@ -151,34 +125,32 @@ class MultiAgentEnvironment:
         pairs = zip(are_within, observed, strict=True)
         observed = [without_mask(space) if is_within else space for is_within, space in pairs]
         self._critic_observes = each_observes(critic_observes, self.agents)
-        seen = whole = spaces_with_critics_part(observed, self._critic_observes, env)
-        if action_masks:
-            each = zip(have_masks, whole, acted, strict=True)
-            seen = [MaskedObservation(space, action) if has else space for has, space, action in each]
+        whole = spaces_with_critics_part(observed, self._critic_observes, env)
+        of_slots = [*zip(have_masks, observed, whole, acted, strict=True)]
+        masked = [MaskedObservation(own, action) if has else None for has, own, _, action in of_slots]
+        seen = [MaskedObservation(space, action) if has else space for has, _, space, action in of_slots]
         self.agent = SimpleNamespace(
             observation_space=joint_space(self.agents, seen), action_space=joint_space(self.agents, acted)
         )
         """The spaces that all agents share, or `SpacesOfAgents`."""
         self.action_space = gym.spaces.Tuple(acted)
-        encode = ObservationEncoder(self.agent.observation_space)
-        self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
-        num_agents = len(self.agents)
         self._slot_of_agent = {agent: slot for slot, agent in enumerate(self.agents)}
+        names = [f"agent {agent!r}" for agent in self.agents]
+        each = zip(names, encoders_of(seen), encoders_of(observed), masked, are_within, strict=True)
+        self._slots = [_Slot(*of_slot) for of_slot in each]
+        encode, num_agents = ObservationEncoder(self.agent.observation_space), len(self.agents)
+        self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
         """The rows of all agents."""
+        self._places: list[Any] = [slice(slot.encode.size) if self._differ else ... for slot in self._slots]
+        """Where in each row the own observation and the mask are."""
         self._of_critics: CriticRows | None = None
         if {*self._critic_observes} != {"own"}:
             self._of_critics = CriticRows(whole, self._critic_observes, self.rows.shape[1])
-        self._slots: list[_Slot] = []
-        for slot, (own, of_all) in enumerate(zip(encoders_of(observed), encoders_of(seen), strict=True)):
-            row = self.rows[slot]
-            self._slots.append(
-                _Slot(
-                    f"agent {self.agents[slot]!r}", row[: of_all.size] if self._differ else row, of_all, own,
-                    acted[slot], has_mask=have_masks[slot], is_within=are_within[slot],
-                    place=None if self._of_critics is None else self._of_critics.own[slot],
-                )
-            )  # fmt: skip
+            numbers = np.arange(self.rows.shape[1])
+            for i, (slot, own, mask) in enumerate(zip(self._slots, self._of_critics.own, masked, strict=True)):
+                first = slot.encode.size - (0 if mask is None else mask.num_actions)
+                self._places[i] = np.concatenate((numbers[own], numbers[first : slot.encode.size]))
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
         self.rewards = np.zeros(num_agents, np.float32)
@@ -193,8 +165,8 @@ class MultiAgentEnvironment:
         """Slots that were truncated in the last step, with their final observations."""
         self._checks = 2  # the first reset and the first step are checked fully
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode; return rows `[A, obs]`, with zeros for absent agents.
+    def reset(self, *, seed: int | None = None) -> tuple[Array, Any]:
+        """Begin an episode; return rows `[A, obs]`, with zeros for absent agents, and infos.
 
         Raises:
             BadValueError: if the environment returns invalid values.
@@ -204,17 +176,16 @@ class MultiAgentEnvironment:
         self._begin(seed)
         self._fill_for_critics(self._seen_by_critics())
         self.require_finite()
-        self._forget_the_missing()
+        self._note_present()
         self._checks = min(self._checks, 1)
-        return self.rows, {}
+        return self.rows, self.infos
 
-    def step(self, action: Any) -> Any:
+    def step(self, actions: Any) -> tuple[Array, Array, bool, bool, Any]:
         """Step with an action for each slot; those of absent or waiting agents are ignored.
 
         Returns:
-            `rows [A, obs]`, `rewards`, `terminated`, `truncated`, all `[A]`, and an empty `info`. The values of an
-                agent that has left are zero, except for the flags of its last step; its final observation is in
-                `finals`.
+            `rows [A, obs]` and `rewards [A]`, zeros for agents that have left; whether the episode of an agent has
+                ended, as `terminated`, `truncated` and `finals` say; False; and infos.
 
         Raises:
             BadValueError: if the environment returns invalid values, leaves an agent out, or adds one.
@@ -222,18 +193,17 @@ class MultiAgentEnvironment:
         self.finals, has_lost_one = [], False
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
-        for slot, observation, reward, terminated, truncated, info in self._reports(action):
-            agent = self.agents[slot]
+        for slot, observation, reward, terminated, truncated, info in self._reports(actions):
+            name = self._slots[slot].name
             if not isinstance(reward, (float, int, np.generic)):
-                name = f"agent {agent!r}: its reward"
-                reward = as_scalar(name, as_numbers(name, reward))
+                reward = as_scalar(f"{name}: its reward", as_numbers(f"{name}: its reward", reward))
             self.rewards[slot] += reward
             if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
-                terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
-                truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
+                terminated = as_flag(f"{name}: its terminated", terminated)
+                truncated = as_flag(f"{name}: its truncated", truncated)
             if not (terminated or truncated):
                 if not self.present[slot]:
-                    raise self._newcomer(agent)
+                    raise self._newcomer(self.agents[slot])
                 self._write(slot, observation, info)
             elif self.present[slot]:
                 has_lost_one = True
@@ -244,19 +214,18 @@ class MultiAgentEnvironment:
             for slot in np.flatnonzero(self.truncated).tolist():
                 self._require_finite_row(slot, "final observation")
                 self.finals.append((slot, self.rows[slot].copy()))
-            self.rows[~self.present] = 0
             self.is_over = not self.present.any()
-            self._forget_the_missing()
+            self._note_present()
             self._fill_for_critics(self._seen_by_critics())
         self._checks = 0
-        return self.rows, self.rewards, self.terminated, self.truncated, {}
+        return self.rows, self.rewards, has_lost_one, False, self.infos
 
     @abstractmethod
     def _begin(self, seed: int | None) -> None:
         """Reset the environment, and write the rows of the agents that are present."""
 
     @abstractmethod
-    def _reports(self, action: Any) -> Iterator[_Report]:
+    def _reports(self, actions: Any) -> Iterator[_Report]:
         """Step the environment, and report on the agents that acted or act next."""
 
     def _seen_by_critics(self) -> Array:
@@ -275,8 +244,11 @@ class MultiAgentEnvironment:
 
     def rows_of(self, slots: Sequence[int]) -> Array:
         """The rows of agents with the same spaces, as their policy takes them; copied."""
-        rows = np.array([self._slots[slot].row for slot in slots])
+        rows = self.rows[slots]
         return self._slots[slots[0]].encode.layout.own(rows) if self._differ else rows
+
+    def take_over(self, before: Any) -> None:
+        """Take over what outlives a restart from the environment that this one replaces."""
 
     def reset_options(self) -> dict[str, Any] | None:
         """The options of the next reset."""
@@ -285,8 +257,7 @@ class MultiAgentEnvironment:
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present
-        self.rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
-        self._forget_the_missing()
+        self._note_present()  # the episode before had other agents, and critics may see all rows
 
     @property
     def unwrapped(self) -> Any:
@@ -305,9 +276,10 @@ class MultiAgentEnvironment:
         except KeyError:
             raise BadValueError(f"its agent {agent!r} is not in its possible_agents") from None
 
-    def _forget_the_missing(self) -> None:
-        self._acting = [(slot, self.agents[slot]) for slot in np.flatnonzero(self.present).tolist()]
-        self._names = {agent for _, agent in self._acting}
+    def _note_present(self) -> None:
+        """Note which agents are present, and clear the rows of the others."""
+        self.rows[~self.present] = 0
+        self._acting = {self.agents[slot]: slot for slot in np.flatnonzero(self.present).tolist()}
 
     def _leave(self, slot: int, observation: Any, info: Any, terminated: bool, truncated: bool) -> None:
         self.present[slot] = False
@@ -323,8 +295,9 @@ class MultiAgentEnvironment:
             self._write(slot, observation, info, needs_choice=False)
 
     def _write(self, slot: int, observation: Any, info: Any, needs_choice: bool = True) -> None:
-        is_checked, own = self._checks > 0, self._slots[slot]
-        self.masks[slot] = own.write(observation, info, needs_choice, is_checked=is_checked, differ=self._differ)
+        own = self._slots[slot]
+        row, self.masks[slot] = own.row(observation, info, needs_choice=needs_choice, is_checked=self._checks > 0)
+        self.rows[slot][self._places[slot]] = own.encode.layout.among_others(row) if self._differ else row
 
     def _fill_for_critics(self, seen: Array) -> None:
         """Write the parts of critics into these rows."""
@@ -339,8 +312,7 @@ class MultiAgentEnvironment:
 
     def _require_finite_row(self, slot: int, what: str) -> None:
         own = self._slots[slot]
-        row = own.encode.layout.own(own.row) if self._differ else own.row
-        own.encode.require_finite(f"{own.name}: its {what}", row)
+        own.encode.require_finite(f"{own.name}: its {what}", self.rows_of([slot])[0])
 
     def _newcomer(self, agent: Any) -> BadValueError:
         """The error for an agent that appears in the middle of an episode."""
@@ -366,21 +338,20 @@ class ParallelEnvironment(MultiAgentEnvironment):
         if not self.present.any():
             raise BadValueError("its reset returned no observation of an agent")
 
-    def _reports(self, action: Any) -> Iterator[_Report]:
-        result: Any = self.env.step({agent: action[slot] for slot, agent in self._acting})
+    def _reports(self, actions: Any) -> Iterator[_Report]:
+        result: Any = self.env.step({agent: actions[slot] for agent, slot in self._acting.items()})
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(of, Mapping) for of in result):
             raise BadValueError(f"its step did not return five mappings, as pettingzoo.ParallelEnv: {', '.join(STEP)}")
-        observations, rewards, terminations, truncations, infos = result
-        self.infos = infos
-        for slot, agent in self._acting:
+        observations, rewards, terminations, truncations, self.infos = result
+        for agent, slot in self._acting.items():
             missing = [name for name, of in zip(STEP[1:4], result[1:4], strict=True) if agent not in of]
             if not missing and agent not in observations and not (terminations[agent] or truncations[agent]):
                 missing = ["observation"]
             if missing:
                 raise BadValueError(f"its step returned no {missing[0]} of agent {agent!r}, which has not left")
             ends = terminations[agent], truncations[agent]
-            yield _Report(slot, observations.get(agent), rewards[agent], *ends, _entry(infos, agent))
-        for agent in observations.keys() - self._names:
+            yield _Report(slot, observations.get(agent), rewards[agent], *ends, _entry(self.infos, agent))
+        for agent in observations.keys() - self._acting.keys():
             # The environment may still report that an agent has left.
             if not (terminations.get(agent) or truncations.get(agent)):
                 raise self._newcomer(agent)
@@ -419,9 +390,9 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
         if not self.present.any():
             raise BadValueError("its reset ended the episode")
 
-    def _reports(self, action: Any) -> Iterator[_Report]:
+    def _reports(self, actions: Any) -> Iterator[_Report]:
         self.infos = {}
-        self.env.step(action[self.turn])
+        self.env.step(actions[self.turn])
         return self._reports_of_turn()
 
     def _reports_of_turn(self) -> Iterator[_Report]:
@@ -438,9 +409,8 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
             if not isinstance(result, tuple) or len(result) != 5:
                 raise BadValueError("its last() did not return five values, as pettingzoo.AECEnv")
             _, _, terminated, truncated, self.infos[agent] = result
-            has_ended = as_flag(f"agent {agent!r}: its terminated", terminated) or as_flag(
-                f"agent {agent!r}: its truncated", truncated
-            )
+            name = self._slots[slot].name
+            has_ended = as_flag(f"{name}: its terminated", terminated) or as_flag(f"{name}: its truncated", truncated)
             if not has_ended:
                 self.turn = slot
             yield _Report(slot, *result)

@@ -149,12 +149,12 @@ class CriticsOptions(EnvironmentOptions):
 
 @dataclass(frozen=True)
 class SelfPlayOptions(CriticsOptions):
-    """Options for self-play: the agent has one seat in each environment, and opponents have the others."""
+    """Options for self-play: the agent is one player in each environment, and opponents are the others."""
 
     opponent_of: Callable[[Path], Any] = field(kw_only=True)
     """Loads an opponent from a file."""
     policy_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
-    """The policy of an agent by the agent's name, if there are several policies; one of them then has all its seats."""
+    """The policy of an agent by the agent's name, if there are several policies; one then is all its players."""
     policies: tuple[str, ...] = field(default=(), kw_only=True)
     """The policies that learn, if there are several."""
 

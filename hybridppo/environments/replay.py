@@ -1,21 +1,129 @@
 """Resume by replay: a new environment repeats the episode in which another was saved.
 
 It is reset with the random generators from before the reset of that episode, and repeats the actions since. This also
-restores states that only C++ knows, such as that of a simulator.
+restores states that only C++ knows, such as that of a simulator. Plain data is written (`state.py`).
 """
 
-import hashlib
+import contextlib
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from hybridppo.environments.base import EnvState, columns_of
-from hybridppo.environments.state import REMEDY, decoded, encoded
-from hybridppo.errors import EnvStateError
+from hybridppo.environments.checks import describe_error
+from hybridppo.environments.state import (
+    REMEDY,
+    Walk,
+    decoded,
+    encoded,
+    generators_of,
+    require_same,
+    set_generator,
+    state_of_generator,
+    write,
+)
+from hybridppo.errors import ENV_FAILURES, EnvStateError
 from hybridppo.spaces.arrays import Array
 
 MAX_SECONDS = 60.0
 """An episode whose sampling took longer is not replayed."""
+OTHER_ROWS = (
+    "the replay of its episode led to another observation: it draws from a global generator, or something that lives "
+    "across episodes is not plain data"
+)
+
+
+class EpisodeStart:
+    """How the present episode of an environment began."""
+
+    def __init__(self) -> None:
+        self._start: dict[str, Any] = {}
+        """The seed and the options of the reset, and the states of random generators before it."""
+        self._began: dict[str, str] = {}
+        """Digests of the data after the first reset."""
+        self._generators: list[tuple[str, Any, Any]] = []
+        self._resets = 0
+
+    def note(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Note what a replay of the episode needs, before the reset that begins it."""
+        if self._resets < 2:  # gymnasium makes its generator in the first
+            self._resets += 1
+            with contextlib.suppress(EnvStateError):  # `state` raises it again
+                self._generators = generators_of(env)
+        random = {}
+        for path, owner, key in self._generators:
+            with contextlib.suppress(KeyError, IndexError):  # it has gone
+                random[path] = state_of_generator(owner[key])
+        self._start = {"seed": seed, "options": options, "random": random}
+
+    def find_generators_again(self) -> None:
+        """The environment is a new one."""
+        self._resets = 0
+
+    def remember(self, env: Any) -> None:
+        """Remember the data after the first reset: `state` leaves out what has not changed since."""
+        self._began = self._began or Walk(env).digests()
+
+    def state(self, env: Any) -> dict[str, Any]:
+        """The state of an environment for `restore`: its plain data, and the start of its episode."""
+        walk = Walk(env)
+        return {"leaves": walk.since(self._began), "hidden": walk.hidden[:1], "started": encoded(self._start)}
+
+    def restore(
+        self,
+        env: Any,
+        saved: dict[str, Any],
+        actions: Sequence[Any] | None,
+        reset: Callable[[int | None, dict[str, Any] | None], Any],
+        step: Callable[[Any], Any],
+        is_as_saved: Callable[[Any], bool],
+    ) -> None:
+        """Restore the result of `state` in a new environment that was reset.
+
+        If all of it is plain data, the data is written. Otherwise, the episode is replayed, and then the data written.
+
+        Args:
+            env: the environment.
+            saved: the state.
+            actions: the actions of its episode; None if they were not saved.
+            reset: resets the environment, and returns its rows.
+            step: its `step`.
+            is_as_saved: whether the last rows of a replay are those that were saved; None for those of the reset.
+
+        Raises:
+            EnvStateError: if the state does not fit, or the episode cannot be replayed.
+        """
+        start, hidden, problem = decoded(saved["started"]), saved["hidden"], "its actions were not saved"
+        has_begun = bool(hidden) and saved["started"] == encoded(self._start)  # with all that no walk finds
+        require_same(env, saved["leaves"])
+        if not has_begun:
+            self._start = start
+            try:
+                write(env, saved["leaves"])
+                if not hidden:
+                    return
+            except EnvStateError as error:  # what it names may come to exist in the replay
+                problem = str(error)
+        if actions is None:
+            raise EnvStateError(problem)
+        if hidden and not has_begun and start["seed"] is None and not start["random"]:
+            raise EnvStateError(f"it has no random generator that the library knows, and {hidden[0]}: {REMEDY}")
+        rows = None
+        try:
+            if not has_begun:
+                for path, owner, key in generators_of(env):
+                    if path in start["random"]:
+                        set_generator(owner[key], start["random"][path])
+                rows = reset(start["seed"], start["options"])
+            for action in actions:
+                rows = step(action)[0]
+        except ENV_FAILURES as error:
+            raise EnvStateError(f"its episode cannot be replayed: {describe_error(error)}") from error
+        if not is_as_saved(rows):
+            raise EnvStateError(f"{OTHER_ROWS} ({' '.join(hidden)}): {REMEDY}")
+        write(env, saved["leaves"])
 
 
 class ActionHistory:
@@ -73,8 +181,3 @@ class ActionHistory:
         self._blocks.clear()
         self.add(actions, 0.0, None)
         return actions
-
-
-def digest_of(rows: Array) -> str:
-    """A digest of observations."""
-    return hashlib.blake2b(np.ascontiguousarray(rows).tobytes(), digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ generators: the leaves. `write` sets those that differ. It builds no object and 
 that the other environment has no place for. An object with `get_state()` and `set_state(state)` is one leaf.
 
 State outside of attributes (globals, closures, other processes, C++) is not found. `Walk.hidden` names objects that may
-have such a state; a replay restores it (`sub_environment.py`). Workers use this file without torch.
+have such a state; a replay restores it (`replay.py`). Workers use this file without torch.
 """
 
 import base64

@@ -209,7 +209,9 @@ class VectorEnvironments(Environments):
         if not self._num_steps:
             self._began = self._began or Walk(self.vector).digests()
 
-    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+    def load_state(  # noqa: D102 - as in the base
+        self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()
+    ) -> None:
         self._require_counts(states, [self.num_envs])
         self._remember()
         write(self.vector, states[0]["leaves"])

@@ -25,9 +25,7 @@ from hybridppo.environments.options import EnvSource
 from hybridppo.environments.packages import note_of
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.registration import import_modules
-from hybridppo.environments.sub_environment import SubEnvironments
-from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.environments.wrappers import has_mask, mask_for_sample
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
@@ -234,16 +232,16 @@ class _Check:
     def _gives_masks(self) -> bool:
         """Whether a reset says which actions are allowed."""
         environments = self.environments
-        if isinstance(environments, MultiAgentEnvironments):
-            within: Any = environments.sub_environments[0].env
+        if not isinstance(environments, SubEnvironments):
+            return False
+        within: Any = environments.sub_environments[0].env
+        if environments.agents:
             environments.reset(self._seed)
             infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
             spaces = [within.env.observation_space(agent) for agent in within.agents]
             return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
-        if not isinstance(environments, SyncEnvironments):
-            return False
         try:
-            result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
+            result: Any = within.reset(seed=self._seed)
         except ENV_FAILURES:  # the first reset that is checked raises it again
             return False
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
@@ -396,12 +394,12 @@ class _Check:
         self.environments.reset(self._seed)
         for _ in range(self._num_repeated):
             actions.append(sample())
-            self.environments.step(actions[-1])
+            rows = self.environments.step(actions[-1])[0]
         states = self.environments.state()
         longest = max(state.get("episode_steps", 0) for state in states)
         with contextlib.closing(self._make()) as others:
             others.reset(self._seed)
-            others.load_state([{**state, "actions": True} for state in states], actions[len(actions) - longest :])
+            others.load_state([{**state, "actions": True} for state in states], rows, actions[len(actions) - longest :])
 
     def _look_at_tensors_of_state(self) -> None:
         """Check that a saved state of tensors gives the same steps again."""
@@ -432,7 +430,7 @@ def _sampler(environments: Environments, seed: int) -> Any:
         batch.seed(seed)
         return batch.sample
     env: Any = environments.sub_environments[0].env
-    has_agents = isinstance(environments, MultiAgentEnvironments)
+    has_agents = bool(environments.agents)
     spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
     spaces.seed(seed)
 

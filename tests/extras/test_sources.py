@@ -279,17 +279,17 @@ def test_each_players_steps_are_those_worked_out_by_hand(name: str) -> None:
     sampler = sampler_of(environments, num_steps=len(actions))
     rollout = sampler.collect(Says(actions, int(size)))
     number = rollout.rewards.shape[1]
-    for seat, own in enumerate(rewards):
-        rows = [int(row) // number for row in rollout.valid_rows if int(row) % number == seat]
-        assert rollout.rewards[rows, seat].tolist() == own
-        assert rollout.actions[rows, seat].tolist() == actions[seat::2]
-        assert rollout.terminated[rows, seat].tolist() == [False] * (len(own) - 1) + [True]
-        boards = rollout.observations[rows, seat, :-size].reshape(len(own), -1, 2)
+    for player, own in enumerate(rewards):
+        rows = [int(row) // number for row in rollout.valid_rows if int(row) % number == player]
+        assert rollout.rewards[rows, player].tolist() == own
+        assert rollout.actions[rows, player].tolist() == actions[player::2]
+        assert rollout.terminated[rows, player].tolist() == [False] * (len(own) - 1) + [True]
+        boards = rollout.observations[rows, player, :-size].reshape(len(own), -1, 2)
         # Own pieces, and the other's: one more of each at each turn of the player's.
         assert boards[:, :, 0].sum(1).tolist() == list(range(len(own)))
-        assert boards[:, :, 1].sum(1).tolist() == [turn + seat for turn in range(len(own))]
-        masks = rollout.observations[rows, seat, -size:]
-        assert all(bool(mask[action]) for mask, action in zip(masks, actions[seat::2], strict=True))
+        assert boards[:, :, 1].sum(1).tolist() == [turn + player for turn in range(len(own))]
+        masks = rollout.observations[rows, player, -size:]
+        assert all(bool(mask[action]) for mask, action in zip(masks, actions[player::2], strict=True))
     sampler.close()
 
 

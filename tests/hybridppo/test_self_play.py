@@ -1,4 +1,4 @@
-"""Self-play against snapshots: seats, opponents, ratings, and exactly resumed runs."""
+"""Self-play against snapshots: players, opponents, ratings, and exactly resumed runs."""
 
 import os
 import shutil
@@ -25,10 +25,10 @@ from toy_combined import ToyAgents
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
 from hybridppo.environments.base import Steering
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
 from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.self_play_game import SelfPlayGame
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
@@ -190,40 +190,40 @@ class Plays:
         return act
 
 
-def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
+def test_the_learner_is_one_player_and_the_opponent_the_other() -> None:
     opponent = Plays(0)
-    seat = SelfPlayGame(ParallelEnvironment(Duel()), SelfPlayOptions(opponent_of=opponent), [])
-    seat.set_opponents({"": (["somebody"], [1.0])}, {})
-    seats = set()
+    game = SelfPlayGame(ParallelEnvironment(Duel()), SelfPlayOptions(opponent_of=opponent))
+    game.set_opponents({"": (["somebody"], [1.0])}, {})
+    sides = set()
     for episode in range(8):
-        rows, _ = seat.reset(seed=episode)
+        rows, _ = game.reset(seed=episode)
         assert rows.tolist() == [[0, 0, 0, 1]]  # nothing was done yet
-        seats.update(seat._memory.team)
+        sides.update(game._match.learners)
         for action, reward in ((1, 1.0), (2, -1.0), (1, 1.0)):  # paper beats rock, scissors do not
-            _, rewards, terminated, _, _ = seat.step([action])
+            _, rewards, *_ = game.step([action])
             assert rewards.tolist() == [reward]
-        assert terminated.tolist() == [True]
-    assert seats == {0, 1}
+        assert game.terminated.tolist() == [True]
+    assert sides == {0, 1}
     assert opponent.rows[1].tolist() == [[0, 1, 0, 0]]  # the learner's paper
-    assert seat.take_results() == [["", "", "somebody", 1.0]] * 8
-    assert seat.take_results() == []
+    assert game.take_results() == [["", "", "somebody", 1.0]] * 8
+    assert game.take_results() == []
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
-    seat = SelfPlayGame(TurnBasedEnvironment(Counting()), SelfPlayOptions(opponent_of=Plays(0)), [])  # takes one
-    seat.set_opponents({"": (["somebody"], [1.0])}, {})
+    game = SelfPlayGame(TurnBasedEnvironment(Counting()), SelfPlayOptions(opponent_of=Plays(0)))  # takes one
+    game.set_opponents({"": (["somebody"], [1.0])}, {})
     begun = {}
     for episode in range(8):
-        rows, _ = seat.reset(seed=episode)
-        begun[seat._memory.team[0]] = float(rows[0, 0])
+        rows, _ = game.reset(seed=episode)
+        begun[game._match.learners[0]] = float(rows[0, 0])
     assert begun == {0: 5.0, 1: 4.0}
-    while seat._memory.team != [0]:
-        seat.reset()
-    rows, rewards, terminated, *_ = seat.step([1])  # 5 - 2 - 1
-    assert (rows.tolist(), rewards.tolist(), terminated.tolist()) == ([[2.0]], [0.0], [False])
-    _, rewards, terminated, *_ = seat.step([1])
-    assert (rewards.tolist(), terminated.tolist()) == ([1.0], [True])
-    assert seat.take_results()[-1] == ["", "", "somebody", 1.0]
+    while game._match.learners != [0]:
+        game.reset()
+    rows, rewards, *_ = game.step([1])  # 5 - 2 - 1
+    assert (rows.tolist(), rewards.tolist(), game.terminated.tolist()) == ([[2.0]], [0.0], [False])
+    _, rewards, *_ = game.step([1])
+    assert (rewards.tolist(), game.terminated.tolist()) == ([1.0], [True])
+    assert game.take_results()[-1] == ["", "", "somebody", 1.0]
 
 
 def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
@@ -233,9 +233,9 @@ def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
         def action_space(self, agent: str) -> Any:
             return space
 
-    seat = SelfPlayGame(TurnBasedEnvironment(Shared()), SelfPlayOptions(opponent_of=Plays(0)), [])
-    seat.reset(seed=0)
-    seat.step([0])
+    game = SelfPlayGame(TurnBasedEnvironment(Shared()), SelfPlayOptions(opponent_of=Plays(0)))
+    game.reset(seed=0)
+    game.step([0])
     assert space._np_random is None
 
 
@@ -249,8 +249,8 @@ def test_games_that_ended_before_a_restart_are_rated() -> None:
                 raise ValueError("the dice are lost")
             return super().step(actions)
 
-    environments = MultiAgentEnvironments(Fails, 1, on_error="restart", seats=SelfPlayOptions(opponent_of=Plays(0)))
-    environments.steer(Steering("seat", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
+    environments = make_environments(Fails, 1, SelfPlayOptions(opponent_of=Plays(0), on_env_error="restart"))
+    environments.steer(Steering("self_play", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
     take = Steering("once", "take_results", [])
     assert environments.steer(take) == [[]]
     environments.reset(0)
@@ -280,28 +280,28 @@ class Tugging:
         return {}, {"red_0": won, "blue_0": -won, "red_1": won}, flags, dict.fromkeys(self.possible_agents, False), {}
 
 
-def test_of_several_policies_one_has_all_its_seats_and_snapshots_the_others() -> None:
+def test_of_several_policies_one_is_all_its_players_and_snapshots_the_others() -> None:
     opponent, names = Plays(1), {"red_0": "red", "blue_0": "blue", "red_1": "red"}
     options = SelfPlayOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
-    seat = SelfPlayGame(ParallelEnvironment(Tugging()), options, [])
-    seat.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
+    game = SelfPlayGame(ParallelEnvironment(Tugging()), options)
+    game.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
     expected = {  # of the learner: who is there, the learner's rewards for pulling with all it has, and what is shown
         "red": ([True, False, True], [1.0, 0.0, 1.0], [[0, 0, 1, 0]], ["red", "blue", "b", 1.0]),
         "blue": ([False, True, False], [0.0, -1.0, 0.0], [[0, 1], [1, 0]], ["blue", "red", "r", 0.0]),
     }
     met = set()
     for episode in range(12):
-        rows, _ = seat.reset(seed=episode)
-        policy = "red" if seat.present[0] else "blue"
+        rows, _ = game.reset(seed=episode)
+        policy = "red" if game.present[0] else "blue"
         present, rewards, shown, result = expected[policy]
-        assert seat.present.tolist() == present
+        assert game.present.tolist() == present
         assert rows.any(axis=1).tolist() == present  # those of opponents are zeros
         assert rows[1].any() == (policy == "blue")
-        assert seat.step([1, 1, 1])[1].tolist() == rewards
-        assert seat.is_over
-        assert not seat.present.any()
+        assert game.step([1, 1, 1])[1].tolist() == rewards
+        assert game.is_over
+        assert not game.present.any()
         assert opponent.rows[-1].tolist() == shown
-        assert seat.take_results() == [result]
+        assert game.take_results() == [result]
         met.add(policy)
     assert met == {"red", "blue"}
 
@@ -510,7 +510,7 @@ def test_a_game_that_ends_before_the_learners_turn_counts() -> None:
 
 
 def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> None:
-    """Taking two beats taking one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
+    """Taking two beats taking one from either side: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
     agents = {"twos": always(1), "ones": always(0), "saved": always(1).save(tmp_path / "twos")}
     scores = hybridppo.round_robin(agents, Counting, games=40, seed=3)
     assert list(scores) == ["twos", "ones", "saved"]

@@ -18,7 +18,7 @@ from hybridppo import EnvError, Migrating, Mirrored, TD3Config, TrainingInterrup
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.environments.base import Environments
-from hybridppo.environments.sub_environment import SubEnvironment
+from hybridppo.environments.sub_environments import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun

@@ -31,7 +31,7 @@ import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.episodes import rows_broken_off
@@ -498,7 +498,7 @@ def test_restart_in_an_evaluation_counts_whole_episodes_alone() -> None:
 
 def test_restart_takes_copies_where_there_is_a_vectorised_form() -> None:
     environments = make_environments("CartPole-v1", 2, on_env_error="restart")
-    assert isinstance(environments, SyncEnvironments)
+    assert isinstance(environments, SubEnvironments)
 
 
 def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
@@ -915,7 +915,7 @@ def test_a_vector_that_resets_to_observations_alone_or_lacks_a_space_is_told_wha
 def test_the_traceback_of_an_environment_begins_in_its_own_code() -> None:
     with pytest.raises(EnvError, match=r"in <lambda>\n(.*\n)*ZeroDivisionError: division by zero$") as raised:
         collect(make_environments(partial(FaultyEnv, at(1, 1, lambda result: 1 / 0)), 2))
-    assert "sub_environment.py" not in str(raised.value)
+    assert "sub_environments.py" not in str(raised.value)
 
 
 # The environments of one vector differ in spaces, or a space is not supported

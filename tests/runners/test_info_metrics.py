@@ -218,7 +218,7 @@ SELVES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SELVES)
 def test_in_self_play_the_learner_tells_its_own(name: str) -> None:
-    """It stays for 8 or for 7 steps, depending on its seat."""
+    """It stays for 8 or for 7 steps, depending on its number."""
     policies = {"player 0": "first", "player 1": "second"}
     policy_of = policies.__getitem__ if "config" in SELVES[name] else None
     options = {"self_play": hybridppo.SelfPlay(), "info_metrics": ("profit",), "policy_of": policy_of, **SELVES[name]}

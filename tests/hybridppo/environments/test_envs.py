@@ -27,7 +27,7 @@ import hybridppo
 from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError
@@ -199,11 +199,11 @@ def test_auto_takes_an_environments_own_vectorised_form() -> None:
 
 
 def test_auto_steps_others_in_turn() -> None:
-    assert isinstance(make_environments("Pendulum-v1", 2), SyncEnvironments)
+    assert isinstance(make_environments("Pendulum-v1", 2), SubEnvironments)
 
 
 def test_sync_always_steps_in_turn() -> None:
-    assert isinstance(make_environments("CartPole-v1", 2, vectorization="sync"), SyncEnvironments)
+    assert isinstance(make_environments("CartPole-v1", 2, vectorization="sync"), SubEnvironments)
 
 
 def test_an_unknown_vectorization_is_refused() -> None:

@@ -18,7 +18,6 @@ from hybridppo import ConfigurationError, EnvError
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.runners.evaluation import evaluate
 
 SCRIPTS: list[AgentScript] = [
@@ -110,7 +109,7 @@ def test_returns_and_lengths_are_those_of_each_agent() -> None:
 
 
 def test_only_those_who_are_there_act() -> None:
-    environments = MultiAgentEnvironments(partial(ScriptedAgents, SCRIPTS), 1)
+    environments = make_environments(partial(ScriptedAgents, SCRIPTS), 1)
     sampler_of(environments, num_steps=9, env_seed=5).collect(FirstAction())
     (env,) = [sub_env.env.env for sub_env in environments.sub_environments]  # type: ignore[attr-defined]
     who = [
@@ -121,7 +120,7 @@ def test_only_those_who_are_there_act() -> None:
 
 
 def test_environments_are_seeded_by_their_number_and_closed_once() -> None:
-    environments = MultiAgentEnvironments(partial(ScriptedAgents, SCRIPTS), 2, first=4)
+    environments = make_environments(partial(ScriptedAgents, SCRIPTS), 2, first=4)
     environments.reset(5)
     envs: list[Any] = [sub_env.env.env for sub_env in environments.sub_environments]  # type: ignore[attr-defined]
     assert [env.seeds for env in envs] == [[5], [6]]

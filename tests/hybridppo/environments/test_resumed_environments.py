@@ -23,7 +23,6 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.replay import ActionHistory
 from hybridppo.environments.state import Walk, write
-from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import EnvStateError
 
@@ -49,10 +48,10 @@ def actions_for(environments: Environments, rng: np.random.Generator) -> Any:
     """Random allowed actions, as `step` takes them."""
     space = copy.deepcopy(environments.action_space)
     space.seed(int(rng.integers(2**31)))
-    if not isinstance(environments, MultiAgentEnvironments):
+    if not environments.agents:
         return np.stack([space.sample() for _ in range(environments.num_envs)])
     found = []
-    for sub_env in environments.sub_environments:
+    for sub_env in environments.sub_environments:  # type: ignore[attr-defined]
         game: Any = sub_env.env
         for own, mask in zip(copy.deepcopy(game.action_space), game.masks, strict=True):
             own.seed(int(rng.integers(2**31)))
@@ -60,32 +59,33 @@ def actions_for(environments: Environments, rng: np.random.Generator) -> Any:
     return found if hasattr(space, "spaces") else np.stack(found)
 
 
-def save_and_load(environments: Environments, fresh: Environments, batches: list[Any]) -> None:
+def save_and_load(environments: Environments, fresh: Environments, rows: Any, batches: list[Any]) -> None:
     """Restore the state of environments, which took these batches of actions, in new ones that were reset."""
     states: Any = environments.state()
     longest = max(each.get("episode_steps", 0) for each in states)
     for each in states:
         each["actions"] = True
-    fresh.load_state(json.loads(json.dumps(states, allow_nan=False)), batches[len(batches) - longest :])
+    fresh.load_state(json.loads(json.dumps(states, allow_nan=False)), rows, batches[len(batches) - longest :])
 
 
 def assert_goes_on(make: Callable[[], Environments], before: int, after: int = 120) -> None:
     """Environments that were restored after `before` steps go on as those that were saved, for `after` steps."""
     environments, fresh = make(), make()
     rng = np.random.default_rng(before)
-    environments.reset(1)
+    rows = environments.reset(1)
     batches: list[Any] = []
     for _ in range(before):
         batches.append(actions_for(environments, rng))
-        environments.step(batches[-1])
+        rows = environments.step(batches[-1])[0]
     fresh.reset(1)
-    save_and_load(environments, fresh, batches)
+    save_and_load(environments, fresh, rows, batches)
     for _ in range(after):
         actions = actions_for(environments, rng)
         *found, finals_of, finals = map(copy.copy, environments.step(actions))
         *expected, others_of, others = fresh.step(actions)
-        if isinstance(environments, MultiAgentEnvironments) and environments.waiting is not None:
-            games: list[Any] = [each.env for each in environments.sub_environments]  # only who acts next sees its row
+        if environments.waiting is not None:
+            # Only who acts next sees its row.
+            games: list[Any] = [each.env for each in environments.sub_environments]  # type: ignore[attr-defined]
             turns = [game.turn + i * environments.num_agents for i, game in enumerate(games)]
             found[0], expected[0] = found[0][turns], expected[0][turns]
         np.testing.assert_equal(expected, found)
@@ -278,11 +278,11 @@ def test_a_simulator_without_a_known_generator_is_refused_after_its_first_episod
         return make_environments(lambda: Unseeded(iter([]), True), 1)
 
     environments, fresh = make(), make()
-    environments.reset(1)
+    rows = environments.reset(1)
     environments._reset(0)  # type: ignore[attr-defined]
     fresh.reset(1)
     with pytest.raises(EnvStateError, match=r"no random generator that the library knows, and \.generator"):
-        save_and_load(environments, fresh, [])
+        save_and_load(environments, fresh, rows, [])
 
 
 class SpeaksForItself(Drawing):
@@ -308,8 +308,8 @@ def test_an_environment_saves_itself_without_a_replay() -> None:
     for each in (environments, fresh):
         each.reset(1)
     for _ in range(17):
-        environments.step(np.array([1]))
-    fresh.load_state(json.loads(json.dumps(environments.state())))
+        rows = environments.step(np.array([1]))[0]
+    fresh.load_state(json.loads(json.dumps(environments.state())), rows)
     for _ in range(30):
         np.testing.assert_equal(fresh.step(np.array([1])), environments.step(np.array([1])))
 
@@ -323,7 +323,7 @@ def test_an_error_of_its_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = make_environments(SpeaksForItself, 1)
     fresh.reset(2)
     with pytest.raises(EnvStateError, match="cannot be restored: KeyError: 'speed'"):
-        fresh.load_state(states)
+        fresh.load_state(states, np.zeros(1, np.float32))
     monkeypatch.setattr(SpeaksForItself, "get_state", lambda self: self.speed)
     with pytest.raises(EnvStateError, match=r"get_state\(\) of SpeaksForItself failed: AttributeError"):
         environments.state()

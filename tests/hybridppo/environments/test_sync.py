@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import EnvError
 
@@ -17,7 +17,7 @@ from hybridppo.errors import EnvError
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
 def test_steps_are_those_of_gymnasiums_vector(env_id: str) -> None:
     make = partial(gym.make, env_id, max_episode_steps=12)
-    ours = SyncEnvironments(make, 3)
+    ours = SubEnvironments(make, 3)
     theirs = wrap(SyncVectorEnv([make] * 3, autoreset_mode=AutoresetMode.DISABLED))
     distribution = distribution_for(ours.action_space)
     generator = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def test_closing_closes_every_copy() -> None:
         def close(self) -> None:
             closed.append(self)
 
-    environments = SyncEnvironments(lambda: Counted(gym.make("CartPole-v1")), 3)
+    environments = SubEnvironments(lambda: Counted(gym.make("CartPole-v1")), 3)
     environments.close()
     environments.close()
     assert closed == [each.env for each in environments.sub_environments]
@@ -64,5 +64,5 @@ def test_environments_are_closed_if_a_later_one_cannot_be_used(fault: str) -> No
             licences.append(str(self.licence))
 
     with pytest.raises(RuntimeError if fault == "fails" else EnvError, match=r"no licence left|environments differ"):
-        SyncEnvironments(Licensed, 3)
+        SubEnvironments(Licensed, 3)
     assert {"first", "second"} <= {*licences}

@@ -6,7 +6,9 @@ closest to a core. Numba compiles `numba_loops.py` once and keeps it (`hybridppo
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +21,19 @@ from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
-from hybridppo.compiled.sources import Texts
-from hybridppo.compiled.update_modules import SideBySide, UpdateModule, meeting_place
+from hybridppo.compiled.building import whole
+from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
+from hybridppo.errors import ConfigurationError, pip_install
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.mlp import linears, mlp_twin
 from hybridppo.networks.parameters import place_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
-from hybridppo.system.threads import one_torch_thread
+from hybridppo.system.threads import SideBySide, one_torch_thread
 
 KNOWN = (Categorical, DiagonalGaussian)
 """Distributions with a compiled gradient, alone or in a joint distribution."""
@@ -39,28 +43,59 @@ ROWS_OF_A_THREAD = 256
 """With fewer rows, another thread does not pay for a forward pass."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters in one call: some milliseconds, during which a stop is not checked."""
-TYPES = """
+LOOPS: Texts = {
+    loops.fill_gradient: "f[::1], f[::1], batch, i, i, i, i, i, form, d[::1], scratch, d[::1]",
+    loops.take_steps: "parameters, batch, i[::1], i, i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1]",
+    loops.critic_values: "f[::1], f[:, ::1], form, scratch, f[::1]",
+}
+"""The functions that Python calls, with the types of their arguments."""
+ABOVE = """
+compiled = numba.njit(error_model="numpy")
+contracted = numba.njit(error_model="numpy", fastmath={"contract"})
+inlined = numba.njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
+summed = numba.njit(error_model="numpy", fastmath={"contract", "reassoc"})
 parameters = group(f[::1], f[::1], f[::1], f[::1])
 batch = group(f[:, ::1], f[:, ::1], f[::1], f[::1], f[::1], f[::1])
 form = group(i[:, ::1], i[:, :, ::1], i[::1], i[:, ::1], i[::1], i, i, b)
 scratch = group(f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
-LOOPS: Texts = {
-    loops.fill_gradient: "u(f[::1], f[::1], batch, i, i, i, i, i, form, d[::1], scratch, d[::1])",
-    loops.take_steps: "u(parameters, batch, i[::1], i, i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
-    loops.critic_values: "u(f[::1], f[:, ::1], form, scratch, f[::1])",
+"""Lines above the functions: decorators, which may round a product and a sum at once (`contracted`), or add numbers in
+another order, which is the same on one machine (`summed`); and types."""
+DECORATORS: Texts = {
+    **perceptrons.CONTRACTED,
+    **dict.fromkeys((perceptrons.adam, loops.policy_loss, loops.value_loss), "contracted"),
+    **dict.fromkeys(loops.OF_A_ROW, "inlined"),
+    loops.squared_norm: "summed",
+    **{loop: f'numba.njit(u({types}), cache=True, nogil=True, error_model="numpy")' for loop, types in LOOPS.items()},
 }
-"""The functions that Python calls, with their types."""
-MODULE = UpdateModule(
-    "updates",
-    LOOPS,
-    types=TYPES,
-    decorators={
-        **dict.fromkeys((loops.policy_loss, loops.value_loss), "contracted"),
-        **dict.fromkeys(loops.OF_A_ROW, "inlined"),
-        loops.squared_norm: "summed",
-    },
-)
+
+
+@cache
+def _text_of_loops() -> Sources:  # takes a tenth of a second, and is needed whenever parameters have moved
+    gathering = Gathering("the update", given=perceptrons.GIVEN, decorators=DECORATORS)
+    return gathering.sources({loop.__name__: loop for loop in LOOPS})
+
+
+def compiled_loops() -> Any:
+    """The module of the loops, compiled when it is first loaded.
+
+    Raises:
+        ConfigurationError: if Numba is missing, or cannot compile it.
+    """
+    if not has_numba():
+        raise ConfigurationError(
+            f"compiled_updates=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
+        )
+    text = whole(perceptrons.text_of_intrinsics() + ABOVE, _text_of_loops()).text
+    return load("updates", text, [loop.__name__ for loop in LOOPS], _explained)
+
+
+def _explained(path: Path, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"compiled_updates=True: Numba cannot compile the update, which it should ({path}): "
+        f"{type(error).__name__}: {str(error).strip()[:500]}. Leave compiled_updates out, and report this with Numba's "
+        "version"
+    )
 
 
 class CompiledBackend(Backend):
@@ -74,7 +109,7 @@ class CompiledBackend(Backend):
 
     def __init__(self, objective: Objective) -> None:
         super().__init__(objective)
-        self._module: Any = MODULE.load()
+        self._module = compiled_loops()
         actor, critic = objective.actor, objective.critic
         twin = mlp_twin(actor)
         values = self._parameters.values
@@ -87,7 +122,7 @@ class CompiledBackend(Backend):
         self._form = self._sizes, offsets, bounds, *head, twin.activation == "tanh"
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
-        self._threads = SideBySide()
+        self._threads = SideBySide("hybridppo-update")
 
     @staticmethod
     def supports(objective: Objective) -> bool:
@@ -108,7 +143,6 @@ class CompiledBackend(Backend):
         self._num_threads = torch.get_num_threads()
         while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
-        self._threads.make_room(self._num_threads)
         with one_torch_thread():
             yield
 
@@ -145,17 +179,21 @@ class CompiledBackend(Backend):
         self, parameters: tuple[Array, ...], rows: tuple[Array, ...], starts: Array, statistics: Array
     ) -> None:
         """With two threads, this thread steps the actor and another the critic; they meet once per minibatch."""
-        signals, norms = meeting_place()
+        signals, norms = np.zeros(loops.NUM_SIGNALS, np.int64), np.zeros((2, 2))
         networks = ((0, 1), (1, 2)) if self._num_threads == 2 else ((0, 2),)
         settings = [self._settings, self._settings.copy()]  # in which each counts its steps
 
         def take(thread: int) -> None:
-            self._module.take_steps(
-                parameters, rows, starts, *networks[thread], signals, norms, self._form, settings[thread],
-                self._scratch[thread], statistics,
-            )  # fmt: skip
+            try:
+                self._module.take_steps(
+                    parameters, rows, starts, *networks[thread], signals, norms, self._form, settings[thread],
+                    self._scratch[thread], statistics,
+                )  # fmt: skip
+            except BaseException:
+                signals[loops.GONE] = 1  # so that the other thread does not wait for this one
+                raise
 
-        self._threads.run(take, len(networks), signals)
+        self._threads.run(take, len(networks))
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base; a minibatch is the whole epoch, and where its rows begin and end."""

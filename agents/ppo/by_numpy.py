@@ -26,7 +26,7 @@ from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
 from hybridppo.networks.parameters import FlatParameters, place_of
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.threads import one_blas_thread, one_torch_thread
+from hybridppo.system.threads import SideBySide, one_blas_thread, one_torch_thread
 
 
 class NumpyBackend(Backend):
@@ -40,7 +40,7 @@ class NumpyBackend(Backend):
         self._objective, self._passes = objective, [Passes(objective, self._flat_gradient)]
         self._block_size = block_size_of(self._actor)
         self._num_threads = 1
-        self._threads: Any = None
+        self._threads = SideBySide("hybridppo-update")
 
     @staticmethod
     def supports(objective: Objective) -> bool:
@@ -62,7 +62,8 @@ class NumpyBackend(Backend):
         with ExitStack() as stack:
             stack.enter_context(one_torch_thread())
             if count > 1 and self._config.minibatch_size > self._block_size:
-                self._make_room(count)
+                while len(self._passes) < count:
+                    self._passes.append(Passes(self._objective, np.zeros_like(self._flat_gradient)))
                 stack.enter_context(one_blas_thread())
                 self._num_threads = count
             try:
@@ -70,21 +71,7 @@ class NumpyBackend(Backend):
             finally:
                 self._num_threads = 1
 
-    def _make_room(self, count: int) -> None:
-        from hybridppo.compiled.update_modules import SideBySide
-
-        if self._threads is None:
-            self._threads = SideBySide()
-        self._threads.make_room(count)
-        while len(self._passes) < count:
-            self._passes.append(Passes(self._objective, np.zeros_like(self._flat_gradient)))
-
     def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with the numbers of `count` parts, the first in this thread, the others in theirs."""
-        if count == 1:
-            work(0)
-            return
-
         @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # as in `PPO.update`, for each thread
         def quietly(number: int) -> None:
             work(number)

@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import adam, backward, forward, pack, pack_up, up_to_whole, write_gradient
-from hybridppo.compiled.update_modules import meet
+from hybridppo.compiled.perceptrons import (
+    adam,
+    backward,
+    forward,
+    give_way,
+    number_told,
+    pack,
+    pack_up,
+    tell_number,
+    up_to_whole,
+    write_gradient,
+)
 from hybridppo.networks.numpy_mlp import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -21,6 +31,11 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
 """Indices of the statistics, as in `loss.STATISTICS`."""
 ACTOR, CRITIC = range(2)
 """The networks, in the order of their parameters."""
+LINE = 16
+"""Distance between the signals of two threads, which puts them into separate cache lines."""
+GONE, NUM_SIGNALS = 2 * LINE, 3 * LINE
+LOOKS = 2**12
+"""Number of checks, within some microseconds, before a waiting thread yields its core."""
 
 
 def take_steps(
@@ -40,7 +55,7 @@ def take_steps(
         starts: `[S + 1]`, the first row of each minibatch, and the end of the last.
         own: the first network of this thread.
         end: the index after its last one.
-        signals: where both threads wait for each other, see `meet`.
+        signals: `[NUM_SIGNALS]`, zeros, by which both threads wait for each other; at `GONE`, whether one has failed.
         norms: `[2, 2]`, the squared norms that both exchange; two places are used alternately, because one thread may
             write while the other still reads.
         form: the networks and the actions, see below.
@@ -80,6 +95,19 @@ def take_steps(
                 values[part], gradient[part], exp_avg[part], exp_avg_sq[part], scale, settings[ACTOR_RATE + network],
                 settings[BETA_1], settings[BETA_2], settings[EPS], settings[STEP],
             )  # fmt: skip
+
+
+def meet(signals: Any, mine: int, count: int) -> bool:
+    """Wait until the other of two threads is here for the `count`th time, too; False if it failed."""
+    tell_number(signals, LINE * mine, count)
+    looks = 0
+    while number_told(signals, LINE * (1 - mine)) < count:
+        if number_told(signals, GONE) != 0:
+            return False
+        looks += 1
+        if looks % LOOKS == 0:
+            give_way()
+    return True
 
 
 def fill_gradient(

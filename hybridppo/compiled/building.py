@@ -1,8 +1,9 @@
-"""Compiles a definition: its functions and the loops around them, as one module."""
+"""Compiles a definition: its functions and the loops around them, as one module; and writes the text of all modules."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +12,32 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
-from hybridppo.compiled.perceptrons import text_of_tiles, tiles_of_this_machine
+from hybridppo.compiled.perceptrons import text_of_intrinsics, tiles_of_this_machine
 from hybridppo.compiled.rehearsal import rehearse
-from hybridppo.compiled.sources import REMEDY
+from hybridppo.compiled.sources import REMEDY, Sources
 from hybridppo.errors import EnvError, pip_install
 
-# `_nrt` is Numba's option for reference counts. A function without it is compiled as its caller, so all have it. Index
-# checks in an environment's own functions cost no measurable time.
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
-# numba {version}, numpy {numpy}
+# numba {numba}, numpy {numpy}
 import math
 
 import numba
 import numpy as np
+{above}
 
-{tiles}
-
+'''
+# `_nrt` is Numba's option for reference counts. A function without it is compiled as its caller, so all have it. Index
+# checks in an environment's own functions cost no measurable time.
+ABOVE = """
 compiled = numba.njit(error_model="numpy", _nrt=True, boundscheck=True)
 uncounted = numba.njit(error_model="numpy", _nrt=False)
 inlined = numba.njit(error_model="numpy", _nrt=False, forceinline=True)
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))
-f, i, b, u = numba.float32, numba.int64, numba.boolean, numba.none
-group = lambda *types: numba.types.Tuple(types)
 each = lambda of: numba.types.UniTuple(of, {kinds})
 action, world = {action}, group(STATE[::1], i[:, :, ::1], i[::1], b[:, ::1], i)
 rows = group(f[:, :, :], f[:, :], b[:, :], b[:, :], b[:, :], f[:, :, ::1])
-
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,11 @@ def build(definition: Definition) -> Kernels:
         EnvError: if Numba is missing, or cannot compile it: with the line, the reason and the remedy.
     """
     require_numba()
-    text, lines = module_text(definition)
+    sources = module_text(definition)
     rehearse(definition)
-
-    def explain(path: Path, error: Exception) -> EnvError:
-        return explained(definition.name, path, lines, error)
-
-    names = [loop.__name__ for loop in LOOPS]
-    module = load(definition.name, text, names, explain)
-    loops = {name: getattr(module, definition.sources.names[name]) for name in names}
+    explain = partial(explained, definition.name, sources.lines)
+    module = load(definition.name, sources.text, [loop.__name__ for loop in LOOPS], explain)
+    loops = {loop.__name__: getattr(module, sources.names[loop.__name__]) for loop in LOOPS}
     return Kernels(**loops, rows_of_a_tile=tiles_of_this_machine()[0])
 
 
@@ -80,22 +75,21 @@ def require_numba() -> None:
         )
 
 
-def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
-    """The text of the module of a definition, and the origin of its lines."""
+def module_text(definition: Definition) -> Sources:
+    """The module of a definition."""
+    action, kinds = "f" if definition.action_kind == "numbers" else "i", max(1, len(definition.policies))
+    own = ABOVE.format(state=fields_of(definition), action=action, kinds=kinds)
+    return whole(text_of_intrinsics() + own, definition.sources)
+
+
+def whole(above: str, sources: Sources) -> Sources:
+    """The text of a module: these lines above its functions, which may use `math`, `numba` and `np`."""
     import numba
 
-    sources = definition.sources
-    action = "f" if definition.action_kind == "numbers" else "i"
-    header = HEADER.format(
-        version=numba.__version__,
-        numpy=np.__version__,
-        tiles=text_of_tiles(),
-        state=fields_of(definition),
-        action=action,
-        kinds=max(1, len(definition.policies)),
-    )
-    above = header.count("\n")
-    return header + sources.text, {above + line: where for line, where in sources.lines.items()}
+    header = HEADER.format(numba=numba.__version__, numpy=np.__version__, above=above)
+    offset = header.count("\n")
+    lines = {offset + line: where for line, where in sources.lines.items()}
+    return replace(sources, text=header + sources.text, lines=lines)
 
 
 def fields_of(definition: Definition) -> list[tuple[Any, ...]]:
@@ -106,7 +100,7 @@ def fields_of(definition: Definition) -> list[tuple[Any, ...]]:
     ]
 
 
-def explained(name: str, path: Path, lines: dict[int, str], error: Exception) -> EnvError:
+def explained(name: str, lines: dict[int, str], path: Path, error: Exception) -> EnvError:
     """Numba's error, with the line in the user's source."""
     found = re.findall(rf"{re.escape(path.name)}\"?,? (?:line |\()(\d+)", str(error))
     where = next((lines[int(number)] for number in found if int(number) in lines), None)

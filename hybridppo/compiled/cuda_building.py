@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from hybridppo.compiled import cuda_kernels, kernels
-from hybridppo.compiled.building import explained, fields_of
+from hybridppo.compiled.building import explained, fields_of, whole
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.modules import has_numba, is_kept, load, say
 from hybridppo.compiled.sources import Sources, Texts
-from hybridppo.errors import DeviceError, EnvError
+from hybridppo.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import ModuleType
 
     import torch
@@ -44,13 +45,7 @@ REGISTERS = 65536
 LOOPS = (cuda_kernels.act_all, cuda_kernels.step_all)
 """The kernels of a definition."""
 
-HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
-# numba {version}, numpy {numpy}
-import math
-
-import numba
-import numpy as np
-from numba import cuda
+ABOVE = """from numba import cuda
 
 STATE = numba.from_dtype(np.dtype({state}, align=True))
 compiled = cuda.jit(device=True)
@@ -60,8 +55,7 @@ launched = cuda.jit(cache=True{options})
 @compiled
 def carry(agent, source, target):
 {carry}
-
-'''
+"""
 
 
 OF_A_THREAD: Texts = {**kernels.ON_CPU, cuda_kernels.environment: "cuda.grid(1)"}
@@ -120,8 +114,8 @@ def blocks_for(rows: int) -> int:
     return -(-rows // THREADS)
 
 
-def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
-    """The text of the module of a definition, and the part below its header: its functions, and the loops of a GPU.
+def cuda_text(definition: Definition, *, simulated: bool = False) -> Sources:
+    """The module of a definition: its functions, and the loops of a GPU.
 
     Args:
         definition: the definition.
@@ -130,8 +124,6 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
     Raises:
         EnvError: if its functions refer to something that cannot be compiled, with the line.
     """
-    import numba
-
     is_choice, shape = definition.action_kind != "numbers", shape_of(definition)
     draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
     written: Texts = {
@@ -149,16 +141,12 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
     fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
     carried = [_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()]
-    header = HEADER.format(
-        version=numba.__version__,
-        numpy=np.__version__,
+    above = ABOVE.format(
         state=fields_of(definition),
         options="" if simulated else f", max_registers={min(255, REGISTERS // shape.threads)}",
         carry="\n".join(carried) if shape.is_held else "    pass",
     )
-    text = sources.text if simulated else _of_math(sources.text)
-    above = header.count("\n")
-    return header + text, Sources(text, sources.names, {above + line: at for line, at in sources.lines.items()})
+    return whole(above, sources if simulated else replace(sources, text=_of_math(sources.text)))
 
 
 def _of_math(text: str) -> str:
@@ -178,12 +166,9 @@ def _carried(name: str, shape: tuple[int, ...]) -> str:
 
 def cuda_module(definition: Definition, *, simulated: bool = False) -> tuple[ModuleType, dict[str, str], Any]:
     """The module of a definition, the names of its functions in it, and a function that explains errors."""
-    text, sources = cuda_text(definition, simulated=simulated)
-
-    def explain(path: Path, error: Exception) -> EnvError:
-        return explained(definition.name, path, sources.lines, error)
-
-    return load(f"{definition.name}_cuda", text, (), explain), sources.names, explain
+    sources = cuda_text(definition, simulated=simulated)
+    explain = partial(explained, definition.name, sources.lines)
+    return load(f"{definition.name}_cuda", sources.text, (), explain), sources.names, explain
 
 
 class CudaLauncher:
@@ -198,8 +183,6 @@ class CudaLauncher:
     """
 
     def __init__(self, definition: Definition, device: torch.device) -> None:
-        from pathlib import Path
-
         self._cuda = _numba_cuda(device)
         self._module, self._names, self._explain = cuda_module(definition)
         self._device, self._name = device, definition.name

@@ -35,62 +35,51 @@ def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def cache_directory() -> Path | None:
-    """The folder of modules: `HYBRIDPPO_CACHE_DIR`, or the user's cache folder; None without a home folder."""
+def cache_directory() -> Path:
+    """The folder of modules: `HYBRIDPPO_CACHE_DIR`, or the user's cache folder.
+
+    Raises:
+        RuntimeError: if the user has no home folder.
+    """
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named)
-    try:
-        if sys.platform == "win32":
-            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "hybridppo" / "compiled"
 
 
-def _written(name: str, text: str) -> Path:
-    """The file of a module, in a temporary folder if the user's own cannot be written to."""
-    directory = cache_directory()
-    if directory is None:
-        return _written_for_now("what is compiled cannot be kept (the user has no home directory)", name, text)
+def _written(file: str, text: str) -> Path:
+    """Write the file of a module, in a temporary folder if the user's own cannot be written to."""
     try:
-        return _written_in(directory, name, text)
-    except OSError as error:
-        what = f"what is compiled cannot be kept in {directory} ({error})"
+        return _written_in(cache_directory(), file, text)
+    except (OSError, RuntimeError) as error:
+        what = f"what is compiled cannot be kept ({error})"
         if os.environ.get(DIRECTORY_VARIABLE):
             raise EnvError(
                 f"{what}: name a folder that can be written to in the environment variable {DIRECTORY_VARIABLE}"
             ) from error
-        return _written_for_now(what, name, text)
+        say(f"{what}: it is compiled anew in each process. {DIRECTORY_VARIABLE} may name a folder to keep it in")
+        return _written_in(_temporary_directory(), file, text)
 
 
-def _written_in(directory: Path, name: str, text: str) -> Path:
+def _written_in(directory: Path, file: str, text: str) -> Path:
     """Write the file completely, whatever other processes do at the same time."""
-    path = directory / _file_of(name, text)
+    path, temporary = directory / file, directory / f"{file}.{os.getpid()}.tmp"
     can_be_kept = os.access(directory, os.W_OK)  # Numba writes beside the file
     if can_be_kept and path.is_file() and path.read_text(encoding="utf-8") == text:
         return path
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=directory, suffix=".tmp", delete=False, encoding="utf-8", newline="\n"
-    ) as file:
-        file.write(text)
     try:
-        os.utime(file.name, (_WRITTEN_AT, _WRITTEN_AT))
-        os.replace(file.name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.utime(temporary, (_WRITTEN_AT, _WRITTEN_AT))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
-
-
-def _written_for_now(why: str, name: str, text: str) -> Path:
-    say(f"{why}: it is compiled anew in each process. {DIRECTORY_VARIABLE} may name a folder to keep it in")
-    return _written_in(_temporary_directory(), name, text)
 
 
 @functools.cache
@@ -101,11 +90,8 @@ def _temporary_directory() -> Path:
     return directory
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-
-
 _MODULES: dict[str, ModuleType] = {}
+"""Loaded modules by their files' names."""
 
 
 def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exception], HybridPPOError]) -> ModuleType:
@@ -120,11 +106,12 @@ def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exc
     Raises:
         EnvError: if the file cannot be written.
     """
-    digest = _digest(text)
+    digest = hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    file = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{digest}.py"
     with _LOCK:
-        if digest in _MODULES:
-            return _MODULES[digest]
-        path = _written(name, text)
+        if file in _MODULES:
+            return _MODULES[file]
+        path = _written(file, text)
         module_name = f"_hybridppo_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None
@@ -143,7 +130,7 @@ def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exc
                 raise explain(path, error) from error
             if is_first:
                 say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
-        _MODULES[digest] = module
+        _MODULES[file] = module
         return module
 
 
@@ -157,16 +144,6 @@ def _alone(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:
-    """Whether Numba has kept these functions of the module with this text, or this process has loaded them."""
-    directory = cache_directory()
-    return _digest(text) in _MODULES or (directory is not None and is_kept(directory / _file_of(name, text), functions))
-
-
-def _file_of(name: str, text: str) -> str:
-    return f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
 
 
 def is_kept(path: Path, functions: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ def columns_of_a_tile() -> int:
 
 
 def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """`out[i, j] = start[i * stride + j] + left[i, k:end] @ right[k:end, j]` for a tile: `tiles.py`."""
+    """`out[i, j] = start[i * stride + j] + left[i, k:end] @ right[k:end, j]` for a tile: `intrinsics.py`."""
     raise NotImplementedError
 
 
@@ -49,11 +49,32 @@ def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: in
     raise NotImplementedError
 
 
-GIVEN = (wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
-"""The functions that `text_of_tiles` writes before a module's functions."""
+def tell_number(numbers: Any, index: int, value: int) -> None:
+    """`numbers[index] = value`, visible to others after all earlier writes."""
+    raise NotImplementedError
+
+
+def number_told(numbers: Any, index: int) -> int:
+    """`numbers[index]` as another thread has written it."""
+    raise NotImplementedError
+
+
+def give_way() -> None:
+    """Yield this core for a moment."""
+    raise NotImplementedError
+
+
+GIVEN = (
+    *(wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile),
+    *(tell_number, number_told, give_way),
+)
+"""The functions that `text_of_intrinsics` writes before a module's functions."""
 
 
 DEFINITIONS = """
+
+f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+group = lambda *types: numba.types.Tuple(types)
 wide_tile, middle_tile, narrow_tile = tile({rows}, {lanes}, 2), tile({rows}, {lanes}, 1), tile({rows}, 8, 1)
 rows_of_a_tile = numba.njit(lambda: {rows})
 columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
@@ -75,11 +96,11 @@ def tiles_of_this_machine() -> tuple[int, int]:
     return tiles_for(llvmlite.binding.get_host_cpu_features())
 
 
-def text_of_tiles() -> str:
-    """The functions that `perceptrons.py` only declares, for this processor; the module must import Numba."""
+def text_of_intrinsics() -> str:
+    """The functions that this file only declares, for this processor, and Numba's types by short names."""
     rows, lanes = tiles_of_this_machine()
-    tiles = Path(__file__).with_name("tiles.py").read_text(encoding="utf-8")
-    return tiles + DEFINITIONS.format(rows=rows, lanes=lanes)
+    intrinsics = Path(__file__).with_name("intrinsics.py").read_text(encoding="utf-8")
+    return intrinsics + DEFINITIONS.format(rows=rows, lanes=lanes)
 
 
 def up_to_whole(size: int) -> int:

@@ -28,7 +28,7 @@ Texts = dict[Callable[..., Any], str]
 MODULES = {"math": math, "np": np}
 """Values that Numba knows, by their names in the text."""
 RESERVED = (
-    *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "inlined", "STATE", "f", "i", "b", "u"),
+    *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "inlined", "STATE", "f", "i", "b", "d", "u"),
     *("world", "rows", "group", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),

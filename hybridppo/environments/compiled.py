@@ -6,9 +6,8 @@ its rows are not steps (`absent`) until its environment's next reset.
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -23,6 +22,7 @@ from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import CriticRows, WrittenRows, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
+from hybridppo.system.threads import SideBySide
 
 if TYPE_CHECKING:
     from hybridppo.compiled.building import Kernels
@@ -95,10 +95,8 @@ class CompiledEnvironments(Environments):
         self._first, self._num_steps = first, 0
         self.title = f"environments {first} to {first + num_envs - 1}, compiled {definition.name}"
         self._num_threads = min(num_threads, num_envs)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = SideBySide("hybridppo-compiled")
         self._seconds_of_work = 0.0
-        bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
-        self._parts_of_threads = list(pairwise(bounds))
         # Observations and rewards share one array, so that one test finds numbers that are not finite.
         size = columns * self.written.size
         self._numbers = np.zeros(size + columns, np.float32)
@@ -195,24 +193,15 @@ class CompiledEnvironments(Environments):
         self._guarded(partial(self._divided, loop), when)
 
     def _divided(self, loop: Callable[[int, int], None]) -> None:
-        begun = time.perf_counter()
-        if len(self._parts_of_threads) == 1 or self._seconds_of_work < SECONDS_WORTH_DIVIDING:
-            loop(0, self._num)
-            self._seconds_of_work = time.perf_counter() - begun
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
-        (first, end), *others = self._parts_of_threads
-        futures = [self._threads.submit(loop, *part) for part in others]
-        begun = time.perf_counter()
-        try:
-            loop(first, end)
-        finally:
-            self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
-            for future in futures:
-                future.exception()  # no thread may write after this returns
-        for future in futures:
-            future.result()
+        count = 1 if self._seconds_of_work < SECONDS_WORTH_DIVIDING else self._num_threads
+
+        def part(number: int) -> None:
+            begun = time.perf_counter()
+            loop(number * self._num // count, (number + 1) * self._num // count)
+            if number == 0:
+                self._seconds_of_work = (time.perf_counter() - begun) * count
+
+        self._threads.run(part, count)
 
     def _guarded(self, call: Callable[[], None], when: str) -> None:
         """Call, and turn errors of the environment's own functions into an `EnvError`."""
@@ -290,5 +279,4 @@ class CompiledEnvironments(Environments):
             array[:] = saved[name]
 
     def _close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=True)
+        self._threads.close()

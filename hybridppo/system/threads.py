@@ -9,7 +9,8 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -169,3 +170,36 @@ def one_torch_thread() -> AbstractContextManager[None]:
 def one_blas_thread() -> AbstractContextManager[None]:
     """A context in which NumPy multiplies on one thread: others would spin for tens of milliseconds afterwards."""
     return _blas_threads(1)
+
+
+class SideBySide:
+    """Threads for parts of some work, created if there are several parts.
+
+    Args:
+        name: name of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._count = name, 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, work: Callable[[int], None], count: int) -> None:
+        """Call `work` with the numbers of `count` parts: the first in this thread, the others in theirs."""
+        if count == 1:
+            work(0)
+            return
+        if self._pool is None or count > self._count:
+            self.close()
+            self._count, self._pool = count, ThreadPoolExecutor(count - 1, thread_name_prefix=self._name)
+        others = [self._pool.submit(work, number) for number in range(1, count)]
+        try:
+            work(0)
+        finally:
+            wait(others)  # no thread may write afterwards
+        for other in others:
+            other.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -22,7 +22,7 @@ from hybridppo.agents.ppo.by_numba import CompiledBackend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.compiled import perceptrons, update_modules
+from hybridppo.compiled import perceptrons
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.modes import require, supports_bf16
@@ -269,7 +269,7 @@ def test_compiled_networks_see_the_first_numbers() -> None:
 
 
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_modules, "has_numba", lambda: False)
+    monkeypatch.setattr(by_numba, "has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
     with pytest.raises(ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install '\.\[compiled"):
         agent.loop()

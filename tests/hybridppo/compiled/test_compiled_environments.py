@@ -85,7 +85,7 @@ def test_the_number_of_threads_changes_nothing(num_threads: int) -> None:
     many: Any = make_environments(Catch, 7, vectorization="compiled", env_threads=num_threads)
     np.testing.assert_array_equal(one.reset(2), many.reset(2))
     assert_same(trace(one, 100, 1), trace(many, 100, 1))
-    assert many._threads is not None
+    assert many._threads._pool is not None
     many.close()
 
 
@@ -94,14 +94,14 @@ def test_short_work_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     environments: Any = make_environments(Catch, 7, vectorization="compiled", env_threads=2)
     environments.reset(2)
     trace(environments, 5, 1)
-    assert environments._threads is None
+    assert environments._threads._pool is None
     environments._seconds_of_work = 2.0  # as if it had taken so long
     trace(environments, 1, 1)
-    assert environments._threads is not None
-    environments._threads.shutdown()
-    environments._threads = None
+    assert environments._threads._pool is not None
+    environments._threads.close()
+    environments._threads._pool = None
     trace(environments, 1, 1)
-    assert environments._threads is None  # since the last was short again
+    assert environments._threads._pool is None  # since the last was short again
     environments.close()
 
 
@@ -205,7 +205,7 @@ def test_an_environments_own_functions_may_make_arrays() -> None:
     fused = hybridppo.train(Doubling, vectorization="compiled", **options)
     assert fused.metrics["env_steps"] == 480
     assert fused.metrics["episode_length_mean"] == 7.0
-    text, _ = module_text(Doubling)
+    text = module_text(Doubling).text
     assert "@compiled\ndef inlined_2" in text
     assert "@uncounted\ndef begin_episode" in text
 
@@ -448,10 +448,10 @@ def test_the_text_follows_what_it_refers_to(monkeypatch: pytest.MonkeyPatch) -> 
     def step(state, action, random):
         return FACTOR * state.x, False
 
-    before, _ = module_text(slide(step=step))
-    same, _ = module_text(slide(step=step))
+    before = module_text(slide(step=step)).text
+    same = module_text(slide(step=step)).text
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    after, _ = module_text(slide(step=step))
+    after = module_text(slide(step=step)).text
     assert before == same != after
 
 

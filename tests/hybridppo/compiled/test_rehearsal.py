@@ -543,7 +543,7 @@ def test_members_of_enumerations_and_classes_are_their_numbers() -> None:
     assert (observations[0, 0], rewards[0], terminated[0]) == (0.0, 1.0, False)
     _, rewards, terminated, *_ = ours.step(np.array([1]))
     assert (rewards[0], terminated[0]) == (1.0, True)
-    text, _ = module_text(definition)
+    text = module_text(definition).text
     assert "0.25" in text
     assert "Move" not in text
 
@@ -608,16 +608,16 @@ def test_the_text_follows_the_numbers_of_an_array(monkeypatch: pytest.MonkeyPatc
     def step(state, action, random):
         return MAP[action, 0] + MAP[0, action], False
 
-    before, _ = module_text(single(step=step))
+    before = module_text(single(step=step)).text
     assert before.count("np.frombuffer") == 1
-    same, _ = module_text(single(step=step))
+    same = module_text(single(step=step)).text
     monkeypatch.setitem(globals(), "MAP", MAP + 1.0)
-    after, _ = module_text(single(step=step))
+    after = module_text(single(step=step)).text
     assert before == same != after
 
 
 def test_kernels_of_a_gpu_have_the_array_too() -> None:
-    text, _ = cuda_text(Choices, simulated=True)
+    text = cuda_text(Choices, simulated=True).text
     assert text.index("WEIGHTS = np.frombuffer") < text.index("WEIGHTS[")
     with pytest.raises(EnvError, match=r"np\.random does not follow"):
         cuda_text(random_of_numpy())

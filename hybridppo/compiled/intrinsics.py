@@ -1,8 +1,9 @@
-"""A tile of a matrix product in the processor's registers: text for modules that multiply matrices.
+"""What Numba's language lacks: a tile of a matrix product in the processor's registers, and memory order of threads.
 
 Never imported: `perceptrons.py` writes this text before a module's functions, so that Numba keeps the compiled result.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,46 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
         return types.void(left, i, right, j, out, k, end, start, stride), generate
 
     return multiply_tile  # type: ignore[no-any-return]
+
+
+def place_of(target: Any, builder: Any, kind: Any, numbers: Any, index: Any) -> Any:
+    """The address of a number of an array."""
+    return builder.gep(target.make_array(kind)(target, builder, numbers).data, [index])
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def tell_number(context: Any, numbers: Any, index: Any, value: Any) -> Any:
+    """Write a number of an int64 array, after all earlier writes.
+
+    All writes of a thread before it writes a number are visible to a thread that has read the number: C11's release and
+    acquire. Without it, compiler and processor may reorder them.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store_atomic(arguments[2], place_of(target, builder, signature.args[0], *arguments[:2]), "release", 8)
+        return target.get_dummy_value()
+
+    return types.none(types.Array(types.int64, 1, "C"), types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def number_told(context: Any, numbers: Any, index: Any) -> Any:
+    """Read a number of an int64 array as another thread has written it."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(place_of(target, builder, signature.args[0], *arguments), "acquire", 8)
+
+    return types.int64(types.Array(types.int64, 1, "C"), types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def give_way(context: Any) -> Any:
+    """Yield this core if another thread waits for it; does nothing on Windows."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.name == "posix":
+            kind = ir.FunctionType(ir.IntType(32), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return target.get_dummy_value()
+
+    return types.none(), generate

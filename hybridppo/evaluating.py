@@ -49,7 +49,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for, num_envs_of
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.settings import Settings, made
-from hybridppo.spaces.box import num_frames_of
+from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import seed_of

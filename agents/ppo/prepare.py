@@ -11,7 +11,7 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import ConfigurationError
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.box import FrameLayout
+from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent
 

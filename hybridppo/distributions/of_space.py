@@ -11,11 +11,8 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.distributions.joint import JointDistribution
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
-from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
-from hybridppo.spaces.choices import ChoicesKind, DiscreteKind, MultiBinaryKind
-from hybridppo.spaces.kinds import CompositeKind, kind_of
+from hybridppo.spaces.kinds import BoxKind, ChoicesKind, CompositeKind, Kind, kind_of
 
 
 def distribution_for(
@@ -71,18 +68,9 @@ def _(kind: BoxKind, squash: bool) -> Distribution:
 
 
 @distribution_of.register
-def _(kind: DiscreteKind, squash: bool) -> Distribution:
-    return Categorical(kind.size, int(kind.space.start), kind.space.dtype)
-
-
-@distribution_of.register
 def _(kind: ChoicesKind, squash: bool) -> Distribution:
-    return Categorical(kind.space.nvec, kind.space.start, kind.space.dtype)
-
-
-@distribution_of.register
-def _(kind: MultiBinaryKind, squash: bool) -> Distribution:
-    return Categorical(np.full(kind.space.shape, 2), dtype=kind.space.dtype)
+    shape = kind.space.shape
+    return Categorical(np.reshape(kind.sizes, shape), kind.starts.reshape(shape), kind.space.dtype)
 
 
 @distribution_of.register

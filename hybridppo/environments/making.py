@@ -23,7 +23,7 @@ from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked
 from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
-from hybridppo.spaces.box import num_frames_of
+from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:

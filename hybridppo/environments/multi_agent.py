@@ -86,7 +86,7 @@ class _Slot:
             if is_checked:
                 observation = self._own.checked(observation)
             if self._masked is None:
-                return self._own.one_to_copy(observation), None
+                return self._own.one(observation), None
             return masked_row(self._masked, observation, info, not needs_choice), _entry(info, MASK)
         except BadValueError as error:
             raise BadValueError(f"{self.name}: {error}") from None

@@ -54,7 +54,7 @@ class SubEnvironment:
         self.index = index
         self._make, self._on_error, self._has_agents = make, on_error, has_agents
         self._encode = ObservationEncoder(self.spaces.observation_space)
-        self._row = self._encode.row_maker()
+        self._row = self._encode.one
         self.seed: int | None = None
         """The seed of its last seeded reset."""
         self.episode = EpisodeStart()
@@ -203,7 +203,7 @@ class SubEnvironment:
         if not self._encode.is_array:
             return self._encode.one(observation)
         if self._encode.image is None:
-            return reshaped(self._encode.space, observation)
+            return reshaped(observation, self._encode.space.shape)
         return self._encode.checked(observation, bounds=False)
 
     def _failure(self, when: str, error: BaseException) -> EnvError:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.box import StackedFrames, num_frames_of
+from hybridppo.spaces.frames import StackedFrames, num_frames_of
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder

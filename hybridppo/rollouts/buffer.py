@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hybridppo.distributions.base import Distribution
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.box import FrameLayout
+from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]

@@ -64,13 +64,13 @@ def require_finite(name: str, values: Array) -> None:
         raise BadValueError(f"{name}{at if at else ''} is {values[tuple(at)]}")
 
 
-def reshaped(space: gym.Space[Any], observation: Any, name: str = "its observation") -> Array:
-    """An observation reshaped to the shape of its `Box`, if the two differ only by dimensions of size 1.
+def reshaped(value: Any, shape: tuple[int, ...] | None, name: str = "its observation") -> Array:
+    """A value as an array of this shape, from which it may differ only by dimensions of size 1.
 
     Raises:
-        BadValueError: if they differ otherwise.
+        BadValueError: if it differs otherwise.
     """
-    array, shape = np.asarray(observation), space.shape or ()
+    array, shape = np.asarray(value), shape or ()
     if array.shape != shape:
         if [size for size in array.shape if size != 1] != [size for size in shape if size != 1]:
             raise BadValueError(f"{name} is of shape {array.shape}, and that of its space is {shape}")
@@ -84,22 +84,32 @@ def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
     Raises:
         BadValueError: if it is something else.
     """
-    array = as_numbers(name, value)
-    if array.shape != shape:
-        raise BadValueError(f"{name} is of shape {array.shape}, and that of its space is {shape}")
+    array = reshaped(as_numbers(name, value), shape, name)
     if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
         raise BadValueError(f"{name} is not whole: {shown(array.tolist())}")
     return array
 
 
-def write_one_hot(indices: Array, rows: Array) -> int | None:
-    """Write choices `[...]` one-hot into rows `[..., n]`; return the flat index of the first invalid one, or None."""
-    n = rows.shape[-1]
-    bad = (indices < 0) | (indices >= n) | (indices != np.trunc(indices))
-    if bad.any():
-        return int(np.flatnonzero(bad.ravel())[0])
-    rows[...] = indices[..., None] == np.arange(n)
-    return None
+def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Array:
+    """Where numbers lie outside of their bounds by more than rounding explains.
+
+    Args:
+        array: the numbers.
+        low: lower bounds, possibly infinite.
+        high: upper bounds, possibly infinite.
+        share: of the width between two bounds; numbers may lie out of the bounds by so much.
+    """
+    a_little: Any = 0.0
+    if share:  # each bound is scaled by itself, in float64: high - low of the largest bounds would overflow
+        both = np.isfinite(low) & np.isfinite(high)
+        a_little = share * np.where(both, high, 0.0).astype(np.float64) - share * np.where(both, low, 0.0)
+    slack = [
+        np.maximum(1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))), a_little)
+        for bound in (low, high)
+    ]
+    with np.errstate(over="ignore"):
+        outside: Array = (array < low - slack[0]) | (array > high + slack[1])
+    return outside
 
 
 def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array:

@@ -1,13 +1,17 @@
-"""`Dict` and `Tuple`, spaces that contain others; and the list of all kinds of spaces.
+"""The kinds of spaces: the rows of their observations, and their masks. Each kind is a class.
 
-A new kind is a new file, and its name in `KINDS`.
+To add a kind, add a subclass of `Kind` to `KINDS`. It also needs a line in `serialization.py`, and a kind of actions a
+distribution in `distributions/of_space.py`.
 """
 
+from __future__ import annotations
+
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from itertools import chain
-from typing import Any
+from itertools import accumulate, chain
+from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,10 +19,262 @@ from typing_extensions import Self
 
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import BoxKind, StackedFramesKind
-from hybridppo.spaces.checks import UnsupportedSpaceError
-from hybridppo.spaces.choices import ChoicesKind, DiscreteKind, MultiBinaryKind
+from hybridppo.spaces.checks import (
+    UnsupportedSpaceError,
+    as_numbers,
+    as_truths,
+    checked_whole,
+    is_outside,
+    require_finite,
+    reshaped,
+)
+from hybridppo.spaces.frames import StackedFrames
+from hybridppo.spaces.rows import ImageLayout
+
+SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
+A_LITTLE = 0.1
+"""How far a number of a first observation may lie out of its bounds, as a share of their width. Bounds are often
+careless, so a small excess is only a warning; a larger one means that the space does not belong to the observation."""
+
+
+class Kind(Generic[SpaceT]):
+    """The handling of one space of a kind.
+
+    A kind that cannot be an observation does not define `write` and `checked`. A kind whose actions cannot be masked
+    does not define `mask_parts` and `flat_mask`.
+
+    Args:
+        space: the space.
+        path: where the space is within the whole space, for messages; "" for the whole space.
+    """
+
+    of: ClassVar[Any]
+    """The class of its spaces, or a tuple of classes."""
+    size: int = 0
+    """Length of an observation in a row: in numbers, or in bytes for an image."""
+    image: ImageLayout | None = None
+    """The layout of the image; None if the space is not an image."""
+    is_measured: ClassVar[bool] = False
+    """Whether the numbers are quantities, so that a mean and a deviation make sense; false for choices."""
+
+    def __init__(self, space: SpaceT, path: str) -> None:
+        self.space, self.path = space, path
+        self.leaves: Sequence[Kind[Any]] = [self]
+        """The parts of a row: the kind itself, or the leaves of a space that contains others."""
+        self.by_key: dict[str, Kind[Any]] = {}
+        """The parts by key, if the space contains others; else empty."""
+        self.mask_parts: list[tuple[str, int]] = []
+        """The choices that a mask covers: the path of each, and its number of options."""
+
+    # As an observation
+
+    def values(self, observations: Any) -> Sequence[Any]:
+        """The value of each leaf in an observation, or in a batch of observations."""
+        return [observations]
+
+    def write(self, observations: Any, rows: Array) -> None:
+        """Write an observation into a row `[size]`, or a batch in gymnasium's vector form into rows `[N, size]`.
+
+        Raises:
+            BadValueError: if an observation is a choice that the space does not have.
+        """
+        raise UnsupportedSpaceError(self.space, self.path)
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
+        """The observation in the type of its space, cast if that loses nothing.
+
+        Args:
+            observation: one observation.
+            bounds: whether numbers must lie within the bounds of their `Box`.
+
+        Raises:
+            BadValueError: if its shape, type or values do not fit the space.
+        """
+        raise UnsupportedSpaceError(self.space, self.path)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """The lower and the upper bounds of the numbers of a row, `[size]` each."""
+        return np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
+
+    # As an action
+
+    def each(self, batch: Any) -> Iterable[Any]:
+        """The single actions or observations of a batch in gymnasium's vector form."""
+        return batch  # type: ignore[no-any-return]
+
+    def flat_mask(self, mask: Any) -> Array:
+        """A mask for `space.sample(mask)` as one float32 array over all choices in turn: 1 for what is allowed.
+
+        Raises:
+            BadValueError: if it does not fit the space.
+        """
+        raise UnsupportedSpaceError(self.space, self.path)
+
+
+class BoxKind(Kind[gym.spaces.Box]):
+    """Flattened to float32; images (`ImageLayout`) stay bytes. Actions are drawn from normal distributions."""
+
+    of = gym.spaces.Box
+    is_measured = True
+
+    def __init__(self, space: gym.spaces.Box, path: str) -> None:
+        super().__init__(space, path)
+        self.image = space.image if isinstance(space, StackedFrames) else ImageLayout.of(space, path)
+        self.size = math.prod(space.shape)
+
+    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
+        array = np.asarray(observations)
+        if array.shape != (*rows.shape[:-1], *self.space.shape):
+            array = reshaped(array, self.space.shape, f"its observation{self.path}")
+        if self.image is not None and array.dtype != np.uint8:
+            array = np.stack([self.checked(image) for image in array.reshape(-1, *self.space.shape)])
+        rows[...] = array.reshape(rows.shape)
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+        space, name = self.space, f"its observation{self.path}"
+        array = as_numbers(name, observation)
+        require_finite(name, array)
+        array = reshaped(array, space.shape, name)
+        if self.image is not None and array.dtype == np.bool_:  # black or white, as for MinAtar
+            return array * np.uint8(255)
+        if np.issubdtype(space.dtype, np.integer) and np.any(array != np.trunc(array)):
+            raise BadValueError(
+                f"{name} is of {array.dtype} and has numbers that are not whole, but its space is of {space.dtype}: "
+                "give the space the type of the observations"
+            )
+        if not bounds and self.image is None:
+            return array
+        outside = is_outside(array, space.low, space.high, A_LITTLE if self.image is None else 0.0)
+        if outside.any():
+            at = tuple(np.argwhere(outside)[0].tolist())
+            raise BadValueError(
+                f"{name}{list(at) if at else ''} is {array[at]}, outside of the bounds of its space, "
+                f"{space.low[at]} to {space.high[at]}: give the space the true bounds (-inf and inf where there are "
+                "none)"
+            )
+        return array
+
+    def bounds(self) -> tuple[Array, Array]:  # noqa: D102 - as in the base
+        with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
+            low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
+        return low, high
+
+    def each(self, batch: Any) -> Iterable[Any]:
+        """Arrays, also for actions without an axis, which plain iteration would make numbers."""
+        return batch if self.space.shape else map(np.asarray, batch)
+
+    def flat_mask(self, mask: Any) -> Array:
+        """An empty mask: numbers cannot be forbidden, so gymnasium's mask for them is None."""
+        if mask is not None:
+            raise BadValueError(f"its action mask{self.path} must be None, for a Box has no choices to allow")
+        return np.zeros(0, np.float32)
+
+
+class ChoicesKind(Kind[Any]):
+    """One or several choices, one-hot in a row, one after the other.
+
+    A mask has a truth for each option; that of several choices is a tuple with a mask for each, or flat.
+    """
+
+    of: ClassVar[Any] = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
+
+    def __init__(self, space: Any, path: str) -> None:
+        super().__init__(space, path)
+        sizes, starts = self._options()
+        self.sizes: list[int] = np.ravel(sizes).tolist()
+        """Number of options of each choice."""
+        self.starts: Array = np.ravel(starts).astype(np.int64)
+        """Number of the first option of each choice."""
+        self.size = sum(self.sizes)
+        self._places = np.array([*accumulate(self.sizes[:-1], initial=0)])
+        self._is_one = not space.shape
+        paths = [path + "".join(f"[{i}]" for i in place) for place in np.ndindex(*space.shape)]
+        self.mask_parts = list(zip(paths, self.sizes, strict=True))
+
+    def _options(self) -> tuple[Any, Any]:
+        sizes = self.space.n if isinstance(self.space, gym.spaces.Discrete) else self.space.nvec
+        return sizes, self.space.start
+
+    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
+        if self._is_one and isinstance(observations, (int, np.integer)):
+            index = int(observations) - int(self.starts[0])
+            if 0 <= index < self.size:  # a single choice is written at every step: this is five times as fast
+                rows.fill(0.0)
+                rows[index] = 1.0
+                return
+        array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")
+        # [..., *space] -> [..., choices]
+        indices = array.reshape(*rows.shape[:-1], len(self.sizes)) - self.starts
+        bad = (indices < 0) | (indices >= np.array(self.sizes))
+        if bad.any():
+            at = int(np.argwhere(bad)[0][-1])
+            number = array.reshape(indices.shape)[bad][0]
+            path = self.mask_parts[at][0]
+            raise BadValueError(f"its observation{path} is {number}, which is not one of its space, {self.space}")
+        rows[...] = 0.0
+        np.put_along_axis(rows, (indices + self._places).astype(np.int64), 1.0, -1)
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+        self.write(observation, np.empty(self.size, np.float32))
+        return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
+
+    def flat_mask(self, mask: Any) -> Array:
+        """`[sum(sizes)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
+        if mask is None:
+            return np.ones(sum(self.sizes), np.float32)
+        is_flat = isinstance(mask, np.ndarray) or (isinstance(mask, list) and all(np.ndim(part) == 0 for part in mask))
+        if self.space.shape and is_flat:
+            which = f"those of all choices in turn, of {self.sizes}"
+            return as_truths(mask, (sum(self.sizes),), f"its action mask{self.path}", which)
+        parts = zip(self._masks(mask, self.space.shape, self.path), self.mask_parts, strict=True)
+        which = "one for each action"
+        return np.concatenate([as_truths(part, (n,), f"its action mask{path}", which) for part, (path, n) in parts])
+
+    def _masks(self, mask: Any, shape: tuple[int, ...], path: str) -> list[Any]:
+        """The masks of all choices in turn."""
+        if not shape:
+            return [mask]
+        if not isinstance(mask, (tuple, list)) or len(mask) != shape[0]:
+            found = f"{len(mask)} of them" if isinstance(mask, (tuple, list)) else f"a {type(mask).__name__}"
+            raise BadValueError(
+                f"its action mask{path} must be a tuple of {shape[0]} masks, one for each choice, and is {found}"
+            )
+        return [leaf for i, part in enumerate(mask) for leaf in self._masks(part, shape[1:], f"{path}[{i}]")]
+
+
+class MultiBinaryKind(ChoicesKind):
+    """Each binary choice is one number in a row. A mask has 0 or 1 for a value that is required, and 2 for either."""
+
+    of = gym.spaces.MultiBinary
+
+    def __init__(self, space: gym.spaces.MultiBinary, path: str) -> None:
+        super().__init__(space, path)
+        self.size = math.prod(space.shape)
+
+    def _options(self) -> tuple[Any, Any]:
+        return np.full(self.space.shape, 2), np.zeros(self.space.shape)
+
+    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
+        array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")
+        bad = (array != 0) & (array != 1)
+        if bad.any():
+            at = np.argwhere(bad)[0].tolist()
+            raise BadValueError(f"its observation{self.path}{at} is {array[tuple(at)]}, which is neither 0 nor 1")
+        rows[...] = array.reshape(rows.shape)
+
+    def flat_mask(self, mask: Any) -> Array:
+        """`[2 * size]`, from an array of 0, 1 and 2 in the shape of the space; None allows everything."""
+        if mask is None:
+            return np.ones(2 * self.size, np.float32)
+        array = np.asarray(mask)
+        if array.shape != self.space.shape or not np.isin(array, (0, 1, 2)).all():
+            found = array.tolist() if array.size < 100 else f"of shape {array.shape}"
+            raise BadValueError(
+                f"its action mask{self.path} must be of shape {self.space.shape}, with 0 or 1 for what an action must "
+                f"be there and 2 for either, and is {found}"
+            )
+        # [size] -> [size, 2]: whether 0 is allowed, whether 1 is allowed
+        return np.stack((array != 1, array != 0), axis=-1).ravel().astype(np.float32)
 
 
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
@@ -37,35 +293,41 @@ def parts_of(space: Any) -> list[tuple[Any, gym.Space[Any]]]:
 
 
 class CompositeKind(Kind[Any]):
-    """The common part of `Dict` and `Tuple`: parts with keys. A mask is a container of one mask for each part."""
+    """Parts with keys: by name in a `Dict`, by number in a `Tuple`. A mask is a container of one mask for each part."""
 
-    container: type[Any] = object
+    of = gym.spaces.Dict, gym.spaces.Tuple
 
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in parts_of(space)}
+        self._container: type[Any] = dict if isinstance(space, gym.spaces.Dict) else tuple
+        self._ignores_others = False
+        self._set_parts({key: kind_of(part, f"{path}[{key!r}]") for key, part in parts_of(space)})
         if not self._parts:
             raise UnsupportedSpaceError(space, path, "it has no parts")
-        self._leaves = [leaf for part in self._parts.values() for leaf in part.leaves]
-        self._ignores_others = False
+
+    def _set_parts(self, parts: dict[Any, Kind[Any]]) -> None:
+        self._parts = parts
+        self.by_key = {str(key): part for key, part in parts.items()}
+        self.leaves = [leaf for part in parts.values() for leaf in part.leaves]
+        self.mask_parts = [choice for part in parts.values() for choice in part.mask_parts]
 
     def seeing(self, keys: Sequence[str]) -> Self:
         """A copy that takes the parts with these keys from observations, and ignores others."""
         other = copy(self)
-        other._parts = {key: part for key, part in self._parts.items() if str(key) in keys}
-        other._leaves = [leaf for part in other._parts.values() for leaf in part.leaves]
+        other._set_parts({key: part for key, part in self._parts.items() if str(key) in keys})
         other._ignores_others = True
         return other
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """A value of the space, made from the values of its parts."""
-        raise NotImplementedError
+        found = dict(zip(self._parts, parts, strict=True))
+        return found if self._container is dict else tuple(map(found.get, range(len(self.space.spaces))))
 
     def _items(self, value: Any, name: str) -> Iterator[tuple[Kind[Any], Any]]:
         """Each part with its value."""
-        if not isinstance(value, self.container):
+        if not isinstance(value, self._container):
             raise BadValueError(
-                f"{name}{self.path} must be a {self.container.__name__}, as its space is a "
+                f"{name}{self.path} must be a {self._container.__name__}, as its space is a "
                 f"{type(self.space).__name__}, and is {shown(value)}"
             )
         keys = value.keys() if isinstance(value, dict) else range(len(value))
@@ -75,14 +337,6 @@ class CompositeKind(Kind[Any]):
         elif keys != self._parts.keys() and set(keys) != set(self._parts):
             raise BadValueError(f"{name}{self.path} has the parts {list(keys)}, and its space {list(self._parts)}")
         return ((part, value[key]) for key, part in self._parts.items())
-
-    @property
-    def leaves(self) -> Sequence[Kind[Any]]:  # noqa: D102 - as in the base
-        return self._leaves
-
-    @property
-    def by_key(self) -> dict[str, Kind[Any]]:  # noqa: D102 - as in the base
-        return {str(key): part for key, part in self._parts.items()}
 
     def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
         return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
@@ -95,10 +349,6 @@ class CompositeKind(Kind[Any]):
         singles = [part.each(batch[key]) for key, part in self._parts.items()]
         return (self.joined(values) for values in zip(*singles, strict=True))
 
-    @property
-    def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
-        return [choice for part in self._parts.values() for choice in part.mask_parts]
-
     def flat_mask(self, mask: Any) -> Array:
         """The masks of the parts in turn; None allows everything."""
         if mask is None:
@@ -106,36 +356,7 @@ class CompositeKind(Kind[Any]):
         return np.concatenate([part.flat_mask(value) for part, value in self._items(mask, "its action mask")])
 
 
-class DictKind(CompositeKind):
-    """Parts by name."""
-
-    of = gym.spaces.Dict
-    container = dict
-
-    def joined(self, parts: Sequence[Any]) -> Any:  # noqa: D102 - as in the base
-        return dict(zip(self._parts, parts, strict=True))
-
-
-class TupleKind(CompositeKind):
-    """Parts by number."""
-
-    of = gym.spaces.Tuple
-    container = tuple
-
-    def joined(self, parts: Sequence[Any]) -> Any:  # noqa: D102 - as in the base
-        found = dict(zip(self._parts, parts, strict=True))
-        return tuple(found.get(number) for number in range(len(self.space.spaces)))
-
-
-KINDS: list[type[Kind[Any]]] = [
-    StackedFramesKind,
-    BoxKind,
-    DiscreteKind,
-    ChoicesKind,
-    MultiBinaryKind,
-    DictKind,
-    TupleKind,
-]
+KINDS: list[type[Kind[Any]]] = [BoxKind, ChoicesKind, MultiBinaryKind, CompositeKind]
 """The first kind whose class fits a space takes it."""
 
 

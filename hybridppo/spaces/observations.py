@@ -1,5 +1,6 @@
 """Observations as rows that networks take: float32, or bytes if there are images."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -10,10 +11,9 @@ import numpy as np
 
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import frames_of, is_outside
-from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
-from hybridppo.spaces.kinds import CompositeKind, kind_of
+from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, unsupported
+from hybridppo.spaces.frames import StackedFrames
+from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
 
 REMEDY = (
@@ -50,7 +50,7 @@ class ObservationEncoder:
             raise unsupported("observation", space, error, REMEDY) from None
         self.image = self.layout.images[0] if self.layout.is_one_image else None
         """The layout of the image, if an observation is a single image; else None."""
-        self.frames = frames_of(space)
+        self.frames = space.frames if isinstance(space, StackedFrames) else None
         """How frames lie in a row, if observations are stacks of frames; else None."""
         self.dtype, self.shape = self.layout.dtype, self.layout.shape
         self.size = math.prod(self.shape)
@@ -131,10 +131,7 @@ class ObservationEncoder:
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)
             if self.image is not None and array.dtype != np.uint8:  # cast if that loses nothing
-                images: Array = np.empty(array.shape, self.dtype)
-                for row, image in zip(images, array, strict=True):
-                    row[...] = self.one(image)
-                return images
+                array = np.array([self.one(image) for image in array], self.dtype).reshape(array.shape)
             return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
         rows = np.zeros((len(values[0]), *self.shape), self.dtype)
@@ -142,28 +139,20 @@ class ObservationEncoder:
         return rows
 
     def one(self, observation: Any) -> Array:
-        """Encode one observation as a new row `[*shape]`.
+        """Encode one observation as a row `[*shape]`, which may be shared: never write to it.
 
         Raises:
             BadValueError: if its shape is wrong, or it is a choice that the space does not have.
         """
+        if self._known:
+            with contextlib.suppress(KeyError, TypeError):
+                return self._known[observation]
         row = np.zeros(self.shape, self.dtype)
         if self._is_leaf:
             self._kind.write(observation, row if row.ndim == 1 else row.reshape(-1))
         else:
             self._write(self._kind.values(observation), row)
         return row
-
-    def one_to_copy(self, observation: Any) -> Array:
-        """Like `one`, but the row may be shared: copy it, never write to it. Rows of a few options are kept."""
-        try:
-            return self._known[observation]
-        except (KeyError, TypeError):
-            return self.one(observation)
-
-    def row_maker(self) -> Callable[[Any], Array]:
-        """The faster of `one` and `one_to_copy`, for rows that are copied."""
-        return self.one_to_copy if self._known else self.one
 
     def values(self, observations: Any) -> Sequence[Any]:
         """The value of each of the `parts` in an observation, or in a batch of observations.

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import BadValueError
-from hybridppo.spaces.base import Kind
-from hybridppo.spaces.choices import ChoicesKind, MultiBinaryKind
+from hybridppo.spaces.kinds import ChoicesKind, Kind, MultiBinaryKind
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowLayout
 

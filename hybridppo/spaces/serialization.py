@@ -9,8 +9,8 @@ import numpy as np
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.box import StackedFrames
 from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.kinds import parts_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import MOST_NUMBERS

@@ -47,8 +47,7 @@ from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Kind
-from hybridppo.spaces.kinds import first_of, kind_of
+from hybridppo.spaces.kinds import Kind, first_of, kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowPart

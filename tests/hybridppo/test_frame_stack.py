@@ -29,7 +29,7 @@ from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleD
 from hybridppo.agents.ppo.batch import FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
-from hybridppo.spaces.box import StackedFrames
+from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 FRAMES = 4

@@ -5,7 +5,7 @@ import torch
 
 from hybridppo.agents.ppo.prepare import numbers_of_frames, stacks_of
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.box import FrameLayout
+from hybridppo.spaces.frames import FrameLayout
 
 THREE = FrameLayout(num_frames=3, size=1)
 # Of two environments, frames are numbered by step; those of the second are hundreds higher.

@@ -129,11 +129,12 @@ class Central(Distributed):
     name = "central"
 
     @property
-    def _lag(self) -> int:
+    def lag(self) -> int:
+        """`max_lag`, with its default."""
         return self.learners - 1 if self.max_lag is None else self.max_lag
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base
-        return f"central:{self.learners}:{self._lag}"
+        return f"central:{self.learners}:{self.lag}"
 
 
 POLICIES: dict[str, type[Distributed]] = {

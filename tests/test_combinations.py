@@ -207,7 +207,7 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "shared trunk": {"critics that see more": "critic_observes does not work with shared_trunk: leave one out"},
     "Central": {
         "several policies": "learners share the gradients of PPO only, got several policies: use distributed='local'",
-        "self-play": "does not work with 2 learners of a server of parameters: use distributed='local'",
+        "self-play": "does not work with distributed=central:2:1: use distributed='local'",
     },
     "an agent of your own": {"several policies": f"agent {NO_MAPPING}"},
     "advantages of your own": {"several policies": f"advantages {NO_MAPPING}"},

@@ -5,19 +5,33 @@ import os
 from pathlib import Path
 
 from hybridppo.distributed.strategy import Strategy
-from hybridppo.distributed_policies import (
-    Central,
-    Distributed,
-    Environments,
-    MultiLearner,
-    SingleLearnerCoarse,
-    SingleLearnerFine,
-    distributed_from,
-)
+from hybridppo.distributed_policies import Central, Distributed, Local, MultiLearner, distributed_from
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import RunOptions
 
 logger = logging.getLogger(__name__)
+
+
+def strategy_of(run: RunOptions, timeout: float) -> Strategy:
+    """The strategy of the run. A process without an answer for `timeout` seconds is lost."""
+    policy = distributed_from(run.distributed)
+    if isinstance(policy, MultiLearner):
+        from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
+
+        return MultiLearnerStrategy.of(policy, timeout)
+    if not isinstance(policy, Local):
+        from hybridppo.distributed.ray_strategy import CentralStrategy, RayStrategy
+
+        if isinstance(policy, Central):
+            return CentralStrategy(policy, run.address)
+        return RayStrategy(policy, run.address)
+    if run.address is not None:
+        logger.warning(
+            "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "
+            "such as distributed='coarse' (--distributed coarse)",
+            run.address,
+        )
+    return Strategy(policy)
 
 
 def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None) -> RunDirectory:
@@ -36,27 +50,3 @@ def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None)
         if is_joining():
             return run_directory_of_first(run_dir, distributed)
     return RunDirectory.open_to_train(run_dir)
-
-
-def strategy_of(run: RunOptions, timeout: float) -> Strategy:
-    """The strategy of the run. A process without an answer for `timeout` seconds is lost."""
-    policy = distributed_from(run.distributed)
-    if isinstance(policy, MultiLearner):
-        from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
-
-        return MultiLearnerStrategy.of(policy, timeout)
-    if isinstance(policy, Central):
-        from hybridppo.distributed.ray_strategy import CentralStrategy
-
-        return CentralStrategy(policy, run.address)
-    if isinstance(policy, (SingleLearnerCoarse, SingleLearnerFine, Environments)):
-        from hybridppo.distributed.ray_strategy import RayStrategy
-
-        return RayStrategy(policy, run.address)
-    if run.address is not None:
-        logger.warning(
-            "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "
-            "such as distributed='coarse' (--distributed coarse)",
-            run.address,
-        )
-    return Strategy()

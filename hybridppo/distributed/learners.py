@@ -18,20 +18,19 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.distributed.reduce import ShardedUpdate
-from hybridppo.distributed.strategy import Strategy, require_shareable
+from hybridppo.distributed.strategy import Strategy, require_multiples, require_shareable
 from hybridppo.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, to_send
@@ -66,8 +65,6 @@ HOST = "127.0.0.1"
 _STORE: dict[str, Any] = {"wait_for_workers": False, "use_libuv": sys.platform != "win32"}  # Windows' torch has none
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of the other learners, for work that the first does alone."""
-_NOT_SHARED = {"episodes_per_rollout": None, "cuda_graphs": False}
-"""Fields of the configuration that learners need at these values."""
 _trainings = itertools.count()
 
 
@@ -86,11 +83,12 @@ class MultiLearnerStrategy(Strategy):
         joins: whether torchrun has started all learners.
     """
 
+    needs: ClassVar[dict[str, Any]] = {"episodes_per_rollout": None, "cuda_graphs": False, "address": None}
+
     def __init__(self, policy: MultiLearner, rank: int, timeout: float, *, joins: bool = False) -> None:
         assert policy.learners is not None
-        super().__init__(str(policy))
-        self.policy, self.rank, self.size = policy, rank, policy.learners
-        self.shards = policy.num_shards
+        super().__init__(policy)
+        self.rank, self.size, self.shards = rank, policy.learners, policy.num_shards
         each = self.shards // self.size
         self._mine = range(rank * each, (rank + 1) * each)
         self.group = SingleProcess()
@@ -151,44 +149,27 @@ class MultiLearnerStrategy(Strategy):
     def _start_timeout(self) -> float:
         return min(max(self._timeout, SECONDS_TO_START), 10.0**6)
 
-    def settled(self, run: RunOptions) -> RunOptions:
-        """The options, with the seed of the first learner and all numbers of the policy."""
-        return replace(
-            run, seed=self.group.broadcast(run.seed), distributed=str(replace(self.policy, shards=self.shards))
-        )
+    def settled(self, run: RunOptions) -> RunOptions:  # noqa: D102 - as in the base
+        policy = replace(self.policy, shards=self.shards)
+        return replace(run, seed=self.group.broadcast(run.seed), distributed=str(policy))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        whom = f"with distributed={self.policy}"
+        super().check(config, options, run)
+        require_multiples(self.shards, "shards", num_envs=config.num_envs, num_workers=run.num_workers)
         for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
-            self._check(each, whom)
-        if config.num_envs % self.shards:
-            raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
-        if run.num_workers and run.num_workers % self.shards:
-            raise ConfigurationError(
-                f"num_workers must be a multiple of the {self.shards} shards, each of which has as many, got "
-                f"{run.num_workers}"
-            )
-        if run.address is not None:
-            raise ConfigurationError(f"address={run.address!r} does not work {whom}, which needs no Ray: leave it out")
-
-    def _check(self, config: PPOConfig | DDPGConfig, whom: str) -> None:
-        for name, value in _NOT_SHARED.items():
-            if (found := getattr(config, name)) != value:
+            if isinstance(each, DDPGConfig):
+                if each.batch_size < self.shards:
+                    raise ConfigurationError(
+                        f"batch_size must be at least the number of shards, {self.shards}, with "
+                        f"distributed={self.policy}, got {each.batch_size}"
+                    )
+                continue
+            units, most = "rows" if each.memory is None else "sequences", each.units // self.shards
+            if self.shards > 1 and each.minibatches > most:
                 raise ConfigurationError(
-                    f"{name}={found!r} does not work {whom}: use distributed='local', or leave it out"
+                    f"num_minibatches must be at most the {units} of a shard, {most}, with "
+                    f"distributed={self.policy}, got {each.minibatches}: each shard has a part of every minibatch"
                 )
-        if isinstance(config, DDPGConfig):
-            if config.batch_size < self.shards:
-                raise ConfigurationError(
-                    f"batch_size must be at least the number of shards, {self.shards}, {whom}, got {config.batch_size}"
-                )
-            return
-        units, most = "rows" if config.memory is None else "sequences", config.units // self.shards
-        if self.shards > 1 and config.minibatches > most:
-            raise ConfigurationError(
-                f"num_minibatches must be at most the {units} of a shard, {most}, {whom}, got {config.minibatches}: "
-                "each shard has a part of every minibatch"
-            )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
         """The same options: each shard has its own environments, which are seeded by their number."""

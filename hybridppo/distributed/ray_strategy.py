@@ -6,8 +6,9 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import Self
 
@@ -15,8 +16,8 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE
 from hybridppo.auto.auto import Auto
-from hybridppo.distributed.strategy import Strategy, as_copies, require_shareable
-from hybridppo.distributed_policies import Central, SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.distributed.strategy import Strategy, as_copies, require_multiples, require_shareable
+from hybridppo.distributed_policies import Central, Distributed, SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.distributed_policies import Environments as EnvironmentWorkers
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -40,11 +41,6 @@ MOST_BYTES = 2**30
 """The largest object store of a cluster that is started here; further objects are written to disk."""
 _OF_RAY = (signal.SIGINT, signal.SIGTERM)
 """The signals whose handlers Ray replaces."""
-_ALONE: dict[str, Any] = {
-    "episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1, "num_workers": 0, "self_play": None,
-    "info_metrics": (),
-}  # fmt: skip
-"""Options that learners of `Central` need at these values."""
 
 
 class RayStrategy(Strategy):
@@ -56,11 +52,11 @@ class RayStrategy(Strategy):
             cluster that this process has joined, or the one in the variable RAY_ADDRESS, or else `local`.
     """
 
-    def __init__(
-        self, policy: SingleLearnerCoarse | SingleLearnerFine | EnvironmentWorkers | Central, address: str | None
-    ) -> None:
-        super().__init__(str(policy))
-        self._policy, self._address = policy, address
+    needs: ClassVar[dict[str, Any]] = {"num_workers": 0, "episodes_per_rollout": None}
+
+    def __init__(self, policy: Distributed, address: str | None) -> None:
+        super().__init__(policy)
+        self._address = address
         self._what, self._count = next(iter(vars(policy).items()))
         """The name of the workers for messages, and their number."""
 
@@ -79,7 +75,7 @@ class RayStrategy(Strategy):
             import ray
         except ImportError as error:
             raise ConfigurationError(
-                f"distributed={self._policy} needs Ray, which cannot be imported ({error}): {pip_install('ray')}"
+                f"distributed={self.policy} needs Ray, which cannot be imported ({error}): {pip_install('ray')}"
             ) from error
         self._ray, self._is_own = ray, not ray.is_initialized()
         self._handler = signal.getsignal(signal.SIGTERM)
@@ -129,18 +125,10 @@ class RayStrategy(Strategy):
             signal.signal(signal.SIGTERM, self._handler)
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        whom = f"with distributed={self._policy}"
+        super().check(config, options, run)
         if self._count > config.num_envs:
             raise ConfigurationError(
                 f"{self._what} must be at most num_envs = {config.num_envs}, got {self._count}: each steps at least one"
-            )
-        if run.num_workers:
-            raise ConfigurationError(
-                f"num_workers={run.num_workers} does not work {whom}, whose workers are elsewhere: use num_workers=0"
-            )
-        if (episodes := getattr(config, "episodes_per_rollout", None)) is not None:  # not every agent has it
-            raise ConfigurationError(
-                f"episodes_per_rollout={episodes} does not work {whom}: whole episodes are sampled in one process"
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
@@ -150,14 +138,14 @@ class RayStrategy(Strategy):
         if isinstance(meant, Auto):
             return meant
         sampling, learning = meant.sampling_device.type, meant.learning_device.type
-        if isinstance(self._policy, SingleLearnerCoarse) and sampling != "cpu":
+        if isinstance(self.policy, SingleLearnerCoarse) and sampling != "cpu":
             raise ConfigurationError(
-                f"distributed={self._policy} samples on CPUs, got {meant}: use a placement that samples on the "
+                f"distributed={self.policy} samples on CPUs, got {meant}: use a placement that samples on the "
                 "CPU, such as hybrid or overlap"
             )
-        if isinstance(self._policy, SingleLearnerFine) and sampling != learning:
+        if isinstance(self.policy, SingleLearnerFine) and sampling != learning:
             raise ConfigurationError(
-                f"distributed={self._policy} acts and learns in one place, got {meant}: use one device, or "
+                f"distributed={self.policy} acts and learns in one place, got {meant}: use one device, or "
                 f"distributed='environments:{self._count}'"
             )
         return meant
@@ -167,7 +155,7 @@ class RayStrategy(Strategy):
     ) -> Environments:
         """All environments, in workers; or one, for its spaces, if the workers sample."""
         template = make_environments(source, 1, options)
-        if not isinstance(self._policy, (SingleLearnerFine, EnvironmentWorkers)):
+        if not isinstance(self.policy, (SingleLearnerFine, EnvironmentWorkers)):
             return template
         from hybridppo.distributed.ray_workers import RayEnvironments  # loads Ray
 
@@ -178,7 +166,7 @@ class RayStrategy(Strategy):
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
         """A sampler whose workers are Ray's, or one in this process that acts in their environments."""
-        if not isinstance(self._policy, SingleLearnerCoarse):
+        if not isinstance(self.policy, SingleLearnerCoarse):
             return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})
         from hybridppo.distributed.ray_workers import RaySamplers  # loads Ray
 
@@ -195,37 +183,25 @@ class RayStrategy(Strategy):
 class CentralStrategy(RayStrategy):
     """The process of a training with a parameter server that counts the learners' updates."""
 
-    def __init__(self, policy: Central, address: str | None) -> None:
-        self._max_lag = policy.learners - 1 if policy.max_lag is None else policy.max_lag
-        super().__init__(Central(policy.learners, self._max_lag), address)
+    needs: ClassVar[dict[str, Any]] = {
+        "num_workers": 0, "episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1, "self_play": None,
+        "info_metrics": (),
+    }  # fmt: skip
 
-    def settled(self, run: RunOptions) -> RunOptions:
-        """The options, with both numbers of the policy."""
-        return RunOptions(**{**vars(run), "distributed": str(self._policy)})
+    def __init__(self, policy: Central, address: str | None) -> None:
+        super().__init__(replace(policy, max_lag=policy.lag), address)
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        whom = f"with {self._count} learners of a server of parameters"
         if not isinstance(config, PPOConfig):
             given = "several policies" if hasattr(config, "policies") else type(config).__name__
             raise ConfigurationError(f"learners share the gradients of PPO only, got {given}: use distributed='local'")
-        values = {**vars(config), **vars(options), "num_workers": run.num_workers or 0, "self_play": run.self_play}
-        for name, needed in _ALONE.items():
-            if values[name] != needed:
-                raise ConfigurationError(
-                    f"{name}={values[name]!r} does not work {whom}: use distributed='local' or 'multi', or "
-                    f"{name}={needed!r}"
-                )
+        super().check(config, options, run)
         if config.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(
-                f"an adaptive learning rate does not work {whom}, which each see the KL divergence of their own rows "
-                "alone: use another schedule, or distributed='local' or 'multi'"
+                f"an adaptive learning rate does not work with distributed={self.policy}, whose learners each see the "
+                "KL divergence of their own rows: use another schedule, or distributed='local' or 'multi'"
             )
-        for name, number in {"num_envs": config.num_envs, "num_minibatches": config.minibatches}.items():
-            if number % self._count:
-                raise ConfigurationError(
-                    f"{name} must be a multiple of the {self._count} learners, which each have a part of the rows, "
-                    f"got {number}"
-                )
+        require_multiples(self._count, "learners", num_envs=config.num_envs, num_minibatches=config.minibatches)
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The CPU; other placements are refused."""
@@ -248,16 +224,9 @@ class CentralStrategy(RayStrategy):
         from hybridppo.distributed.parameter_server import Learners  # loads Ray
 
         assert isinstance(agent, PPO)  # `check` has refused others
+        own = {name: options[name] for name in ("options", "env_seed", "noise")}
         return Learners(
-            source,
-            environments,
-            agent,
-            learners=self._count,
-            max_lag=self._max_lag,
-            options=options["options"],
-            seed=self._seed,
-            env_seed=options["env_seed"],
-            noise=options["noise"],
+            source, environments, agent, learners=self._count, max_lag=self.policy.lag, seed=self._seed, **own
         )
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -2,15 +2,17 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import has_state
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
+from hybridppo.distributed_policies import Distributed, Local
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -24,7 +26,6 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.settings import Plan, RunOptions
 
-_TENSORS = "environments of tensors ({}) step themselves and cannot be divided among {}: use distributed='local'"
 logger = logging.getLogger(__name__)
 
 
@@ -32,16 +33,18 @@ class Strategy:
     """The strategy of a training in this process. It is a context, whose end stops all that it has started.
 
     Args:
-        label: the way to distribute, as text; None for one process.
+        policy: the way to distribute, with all its numbers.
     """
 
     rank = 0
     """The number of this learner. The first one, 0, has the run directory, and reports."""
     size = 1
     """The number of learners."""
+    needs: ClassVar[dict[str, Any]] = {}
+    """Options that must have these values."""
 
-    def __init__(self, label: str | None = None) -> None:
-        self.label = label
+    def __init__(self, policy: Distributed) -> None:
+        self.policy: Any = policy
 
     def __enter__(self) -> Self:
         return self
@@ -50,8 +53,8 @@ class Strategy:
         """End all started processes, and leave the cluster."""
 
     def settled(self, run: RunOptions) -> RunOptions:
-        """The options of the run, the same for all learners."""
-        return run
+        """The options of the run, the same for all learners, with all numbers of the policy."""
+        return replace(run, distributed=str(self.policy))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:
         """Refuse settings that do not work with this policy.
@@ -59,6 +62,14 @@ class Strategy:
         Raises:
             ConfigurationError: with the option and the remedy.
         """
+        for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+            values = {**vars(each), **vars(options), **vars(run), "num_workers": run.num_workers or 0}
+            for name, needed in self.needs.items():
+                if (found := values.get(name, needed)) != needed:
+                    raise ConfigurationError(
+                        f"{name}={found!r} does not work with distributed={self.policy}: use distributed='local', or "
+                        "leave it out"
+                    )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
         """The options with which environments are made in every process; the run saves them."""
@@ -76,9 +87,9 @@ class Strategy:
 
     def choose(self, auto: Auto, **training: Any) -> Choice:
         """As `Auto.choose` in one process; with several, the CPU, without a measurement."""
-        if self.label is None:
+        if isinstance(self.policy, Local):
             return auto.choose(**training)
-        line = f"cpu with distributed={self.label}, for which nothing is measured: name another placement to use one"
+        line = f"cpu with distributed={self.policy}, for which nothing is measured: name another placement to use one"
         return not_measured("cpu", training["num_workers"] or 0, training["config"].torch_threads or 1, line)
 
     def begin(self, plan: Plan) -> Plan:
@@ -108,29 +119,32 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> Envi
         whom: the processes that share the environments, for messages.
 
     Raises:
-        ConfigurationError: if a function makes vectors.
+        ConfigurationError: if a function makes vectors, or environments of tensors.
     """
     if options.vectorization == "compiled":  # each environment has a seed of its own
         return options
-    source = source_of(source)
-    if isinstance(source, str):
-        has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
+    given: Any = source_of(source)
+    if isinstance(given, str):
+        has_own = given in gym.registry and gym.spec(given).vector_entry_point is not None
         if has_own and options.vectorization == "auto":
-            logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
-    elif is_tensor_env(source):
-        raise ConfigurationError(_TENSORS.format(type(source).__name__, whom))
-    elif callable(source):
-        made = with_arguments(source, 1, options)()
-        if callable(getattr(made, "close", None)):  # PettingZoo's may lack it
-            made.close()
-        if is_tensor_env(made):
-            raise ConfigurationError(_TENSORS.format(type(made).__name__, whom))
-        if isinstance(made, VectorEnv):
-            raise ConfigurationError(
-                f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided among "
-                f"{whom}: let it make one environment, or use distributed='local'"
-            )
+            logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", given, whom)
+        return replace(options, vectorization="sync")
+    made = given if is_tensor_env(given) else with_arguments(given, 1, options)()
+    if made is not given and callable(getattr(made, "close", None)):  # PettingZoo's may lack it
+        made.close()
+    if is_tensor_env(made) or isinstance(made, VectorEnv):
+        raise ConfigurationError(
+            f"a {type(made).__name__} is seeded and stepped as a whole, and cannot be divided among {whom}: let a "
+            "function make one environment, or use distributed='local'"
+        )
     return replace(options, vectorization="sync")
+
+
+def require_multiples(number: int, parts: str, **values: int | None) -> None:
+    """Refuse values that cannot be divided among so many parts, with a ConfigurationError."""
+    for name, value in values.items():
+        if value and value % number:
+            raise ConfigurationError(f"{name} must be a multiple of the {number} {parts}, got {value}")
 
 
 def require_shareable(agent: AnyAgent) -> None:

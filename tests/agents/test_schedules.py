@@ -316,7 +316,9 @@ def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
     found = of_metrics("entropy_coef", schedules={"entropy_coef": falling, "learning_rate": "linear"}, **options)
     assert found[0] == pytest.approx(0.05)
     assert found[-1] < 0.05
-    with pytest.raises(ConfigurationError, match="an adaptive learning rate does not work with 2 learners"):
+    with pytest.raises(
+        ConfigurationError, match="an adaptive learning rate does not work with distributed=central:2:1"
+    ):
         train(schedules={"learning_rate": "adaptive"}, **options)
 
 

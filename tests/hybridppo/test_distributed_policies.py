@@ -87,13 +87,13 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             {"distributed": "multi:4"},
             "num_minibatches must be at most the sequences of a shard, 2, with distributed=multi:4, got 4",
         ),
-        ({"pool_size": 2}, {"distributed": "central:2"}, "pool_size=2 does not work with 2 learners of a server"),
+        ({"pool_size": 2}, {"distributed": "central:2"}, "pool_size=2 does not work with distributed=central:2:1: use"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 does not work"),
         ({}, {"distributed": "multi"}, "give a number of learners to start"),
         (
             {},
             {"address": "auto"},
-            "address=.* does not work with distributed=multi:2, which needs no Ray",
+            "address='auto' does not work with distributed=multi:2: use distributed='local', or leave it out",
         ),
         (
             {"num_envs": 3, "num_steps": 16},
@@ -101,8 +101,16 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distributed": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        ({}, {"num_workers": 2, "distributed": "central:2"}, "num_workers=2 does not work.* or num_workers=0"),
-        ({}, {"info_metrics": ("x",), "distributed": "central:2"}, "info_metrics=.* does not work with 2 learners"),
+        (
+            {},
+            {"num_workers": 2, "distributed": "central:2"},
+            "num_workers=2 does not work with distributed=central:2:1.*or leave it out",
+        ),
+        (
+            {},
+            {"info_metrics": ("x",), "distributed": "central:2"},
+            "info_metrics=.* does not work with distributed=central:2:1",
+        ),
         (
             {},
             {"distributed": "central:2", "placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)},
@@ -159,7 +167,7 @@ def test_a_vector_that_is_seeded_as_a_whole_is_refused(distributed: str) -> None
     def vector() -> SyncVectorEnv:
         return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4)
 
-    with pytest.raises(ConfigurationError, match="made a SyncVectorEnv, which is seeded as a whole"):
+    with pytest.raises(ConfigurationError, match="a SyncVectorEnv is seeded and stepped as a whole"):
         hybridppo.train(vector, total_steps=64, config=CONFIG, distributed=distributed)
 
 

@@ -565,7 +565,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play, and agents against each other, are for PettingZoo's"),
         ({"config": {"one": SMALL, "other": SMALL}}, "agent 'left' has the policy 'left'"),
-        ({"distributed": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
+        ({"distributed": hybridppo.Central(learners=2)}, "self_play=.* does not work with distributed=central:2:1"),
         ({"distributed": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
         ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),

@@ -32,6 +32,8 @@ class DeterministicActions(BoxDistribution):
         std: standard deviation of Gaussian noise.
     """
 
+    constants = ("low", "high", "center", "half_width")
+
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32, *, std: float = 0.0) -> None:
         super().__init__(low, high, dtype)
         self.output_size, self.noise_size, self.std = self.size, self.size + 1, std

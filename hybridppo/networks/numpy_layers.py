@@ -70,6 +70,11 @@ class EncodedTwin(NamedTuple):
     """Index after the last of a row's numbers that belong to a part."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether parts are only chosen: no images, and no layers of their own."""
+        return not self.layout.images and not any(num_layers for _, num_layers in self.parts)
+
+    @property
     def mask_end(self) -> int | None:
         """Index after the mask in the output; None if the mask is last."""
         return self.end if self.end == self.layout.num_numbers else None
@@ -101,8 +106,8 @@ class NumpyEncoder:
                 encoder = NumpyActor([*own, *head], activation)
             self._parts.append((part, encoder))
         self._rest = slice(twin.end, layout.num_numbers)
-        is_plain = [num_layers for _, num_layers in twin.parts] == [0] and not layout.images
-        self.numbers = twin.parts[0][0].numbers if is_plain and twin.end == layout.num_numbers else None
+        is_one = twin.is_plain and len(twin.parts) == 1 and twin.end == layout.num_numbers
+        self.numbers = twin.parts[0][0].numbers if is_one else None
         """The numbers of a row that it returns, if it does nothing else; else None."""
 
     def __call__(self, observations: Array) -> Array:
@@ -181,6 +186,11 @@ class CellTwin(NamedTuple):
 
     kind: Literal["lstm", "gru"]
     size: int
+
+    @property
+    def num_arrays(self) -> int:
+        """Number of its parameter arrays."""
+        return 3 if self.kind == "lstm" else 4
 
     @property
     def state_size(self) -> int:

@@ -55,7 +55,7 @@ class NumpyTwin:
             mask_end = self.encoded.mask_end
         actor: ArrayActor
         if self.cell is not None:
-            cell = list(islice(rest, 3 if self.cell.kind == "lstm" else 4))
+            cell = list(islice(rest, self.cell.num_arrays))
             network = NumpyActor(list(rest), self.activation, self.mask_size)
             actor = NumpyRecurrentActor(self.cell, cell, network, self.mask_size, mask_end, before)
         elif self.explores:

@@ -30,20 +30,16 @@ from torch import Tensor, nn
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.distributions.deterministic import DeterministicActions
-from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError, TrainingError, pip_install
 from hybridppo.loading import load, policies_of_run
-from hybridppo.networks.actors import GaussianActor, HeadedNetwork, MaskedActor, StateDependentActor
-from hybridppo.networks.encoders import EncodedNetwork
+from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.making import Networks
-from hybridppo.networks.mlp import ACTIVATIONS
-from hybridppo.networks.normalization import NormalizedNetwork
-from hybridppo.networks.recurrent import RecurrentNetwork
+from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.numpy_twin import NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
@@ -57,10 +53,6 @@ from hybridppo.tools import numpy_policy
 
 Player = PPO | DDPG
 """An agent with one policy; TD3 is a DDPG."""
-_NUMBERS, _SQUASHED = (DiagonalGaussian, DeterministicActions), (SquashedGaussian, DeterministicActions)
-"""Distributions of actions that are numbers, and those whose means are squashed by tanh."""
-
-
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 """Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""
 Form = tuple[bytes, Call]
@@ -110,45 +102,44 @@ class TorchPolicy(nn.Module):
         self.action_space = agent.action_space
         found = agent.distribution
         # The deterministic action does not depend on how others are drawn.
-        factors = _factors(found.normal if isinstance(found, StateDependentGaussian) else found)
-        self.actions = list(zip(kind_of(agent.action_space).leaves, factors, strict=True))
+        whole = JointDistribution([found.normal if isinstance(found, StateDependentGaussian) else found], list)
+        self.actions = list(zip(kind_of(agent.action_space).leaves, whole.factors, strict=True))
         """The parts of an action: the space and how it is drawn."""
         actions = [f"action{leaf.path}" for leaf, _ in self.actions]
         self.output_names = [*actions, "outputs", *(["next_state"] if self.state_size else [])]
         """The parts of an action, the outputs of the network, and the next state of a recurrent policy."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
-            if not isinstance(part, (Categorical, *_NUMBERS)):
+            if not isinstance(part, (Categorical, BoxDistribution)):
                 raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
-            for name, array in _bounds_of(part).items():
+            for name in part.constants:
                 with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
-                    bound = torch.from_numpy(np.array(array, np.float32))
-                self.register_buffer(f"{name}_{number}", bound, persistent=False)
+                    array = torch.from_numpy(np.array(getattr(part, name), np.float32))
+                self.register_buffer(f"{name}_{number}", array, persistent=False)
 
     def _lay_out_row(self, agent: Player) -> None:
         """Find the places of the inputs in the actor's row; the actor ignores other parts, which become zeros."""
         whole = ObservationEncoder(agent.observation_space)
-        end, sizes = whole.layout.num_numbers, [image.num_bytes for image in whole.layout.images]
-        starts = [end + sum(sizes[:number]) for number in range(len(sizes) + 1)]
+        sizes = [whole.layout.num_numbers, *(image.num_bytes for image in whole.layout.images)]
+        numbers, *images = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+        end = len(numbers) - self.mask_size
         seen = agent.config.actor_parts if isinstance(agent, PPO) else None
         parts = [part for key, part in whole.by_key.items() if seen is not None and key in seen]
-        parts = parts or [RowPart(slice(0, end - self.mask_size), slice(None))]
-        kept, mask = [at for part in parts for at in range(end)[part.numbers]], range(end - self.mask_size, end)
-        self.numbers, self.kept = end, [*kept, *mask]
-        """How many numbers the actor's row has besides images, and which of them are inputs, in their order."""
-        images = [number for part in parts for number in range(len(sizes))[part.images]]
-        self.index = [*kept, *(at for number in images for at in range(starts[number], starts[number + 1]))]
+        parts = parts or [RowPart(slice(0, end), slice(None))]
+        kept = [numbers[part.numbers] for part in parts]
+        self.kept = np.concatenate([*kept, numbers[end:]])
+        """Which numbers of the actor's row are inputs, in their order; a mask is last."""
+        self.index = np.concatenate([*kept, *(image for part in parts for image in images[part.images])])
         """The place of each number of an observation in the actor's row, images last."""
         count = len(self.index) + self.mask_size
-        places = np.full(starts[-1], count)  # of a zero, after the inputs
-        places[[*self.index, *mask]] = np.arange(count)
+        places = np.full(sum(sizes), count)  # of a zero, after the inputs
+        places[[*self.index, *numbers[end:]]] = np.arange(count)
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
 
     def example(self, size: int) -> tuple[Tensor, ...]:
         """Inputs of a batch of this size."""
-        of_bytes = {"observation"} if self.encode.layout.is_one_image else set[str]()
-        dtypes = {name: torch.uint8 if name in of_bytes else torch.float32 for name in self.input_names}
-        return tuple(torch.zeros(size, *shape, dtype=dtypes[name]) for name, shape in self._shapes.items())
+        dtypes = {"observation": torch.uint8} if self.encode.layout.is_one_image else {}
+        return tuple(torch.zeros(size, *shape, dtype=dtypes.get(name)) for name, shape in self._shapes.items())
 
     def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> list[Array]:
         """The inputs for one observation of the environment, a batch of one each."""
@@ -171,7 +162,7 @@ class TorchPolicy(nn.Module):
         return [np.asarray(part) for part in kind_of(self.action_space).values(action)]
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Outputs of a batch of inputs."""
+        """Outputs of a batch of inputs. Choices are int64, numbers float32."""
         given = dict(zip(self.input_names, inputs, strict=True))
         rows = observation = given["observation"]
         if not self.is_image:
@@ -179,29 +170,31 @@ class TorchPolicy(nn.Module):
             mask = [given["action_mask"]] if self.mask_size else []
             nothing = numbers.new_zeros((numbers.shape[0], 1))
             rows = torch.cat((numbers, *mask, nothing), dim=-1)[:, self.get_buffer("places")]
-        if not self.state_size:
+        after: tuple[Tensor, ...] = ()
+        if self.state_size:
+            starts = torch.zeros_like(given["state"][:, 0], dtype=torch.bool)
+            of_step, states = self.actor(rows.unsqueeze(0), given["state"], starts.unsqueeze(0))
+            outputs, after = of_step[0], (states[0],)
+        else:
             outputs = self.actor(rows)
-            return *self._action(outputs), outputs
-        starts = torch.zeros_like(given["state"][:, 0], dtype=torch.bool)
-        outputs, states = self.actor(rows.unsqueeze(0), given["state"], starts.unsqueeze(0))
-        return *self._action(outputs[0]), outputs[0], states[0]
-
-    def _action(self, outputs: Tensor) -> list[Tensor]:
-        """The parts of the deterministic action, `[B, *space]`: choices are int64, numbers float32."""
-        return [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
+        parts = [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
+        return *parts, outputs, *after
 
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
+        """A part of the deterministic action, `[B, *space]`."""
         part, own = factor.distribution, outputs[:, factor.outputs]
         if isinstance(part, Categorical):
             choice = part.on("cpu")
             action: Tensor = choice.to_env(choice.mode(own))
             return action
-        assert isinstance(part, _NUMBERS)
-        bounds = {name: getattr(self, f"{name}_{number}") for name in ("low", "high")}
-        mean = own.reshape(own.shape[0], *part.shape)
-        if isinstance(part, _SQUASHED):
-            mean = getattr(self, f"center_{number}") + getattr(self, f"half_width_{number}") * mean.tanh()
-        return torch.minimum(torch.maximum(mean, bounds["low"]), bounds["high"])
+        assert isinstance(part, BoxDistribution)  # checked when it was made
+        # What a custom distribution has besides is no mean.
+        mean = own[:, : part.size].reshape(own.shape[0], *part.shape)
+        low, high, *scale = (self.get_buffer(f"{name}_{number}") for name in part.constants)
+        if scale:
+            center, half_width = scale
+            mean = center + half_width * mean.tanh()
+        return torch.minimum(torch.maximum(mean, low), high)
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""
@@ -227,64 +220,54 @@ class TorchPolicy(nn.Module):
 
     def _about_part(self, leaf: Kind[Any], factor: Factor) -> dict[str, Any]:
         part: Any = factor.distribution
-        place = {"start": factor.outputs.start, "stop": factor.outputs.stop}
+        start, size = factor.outputs.start, part.size if isinstance(part, BoxDistribution) else part.output_size
+        place = {"start": start, "stop": start + size}
         found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
-        if isinstance(part, _NUMBERS):
-            return {**found, "kind": "numbers", "squashed": isinstance(part, _SQUASHED)}
-        start = np.broadcast_to(part.start, leaf.space.shape)
-        return {**found, "kind": "choices", "sizes": part.sizes, "first": start.ravel().tolist()}
+        if isinstance(part, BoxDistribution):
+            return {**found, "kind": "numbers", "squashed": "center" in part.constants}
+        first = np.broadcast_to(part.start, leaf.space.shape)
+        return {**found, "kind": "choices", "sizes": part.sizes, "first": first.ravel().tolist()}
 
 
-def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
+def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     """The description and the arrays that `numpy_policy.py` reads.
 
     Raises:
         ConfigurationError: for networks that it cannot compute.
     """
+    twin, own = twin_of(policy.actor), [array.numpy() for array in arrays_of(policy.actor)]
+    if not isinstance(twin, NumpyTwin) or (twin.encoded is not None and not twin.encoded.is_plain):
+        raise ConfigurationError(
+            "NumPy's form of a policy has only perceptrons with tanh or ReLU, recurrent or not: export it as .onnx or "
+            ".pt2"
+        )
     arrays: dict[str, Array] = {}
-    about: dict[str, Any] = {**policy.about(), "memory": None, "memory_size": 0, "state_size": policy.state_size}
-    network: nn.Module = policy.actor
-    if isinstance(network, NormalizedNetwork):
-        moments = network.normalizer.moments
-        # The moments of stacked frames are those of one frame.
-        times = policy.numbers // len(moments.mean)
-        for name, moment in (("mean", moments.mean), ("variance", moments.variance)):
-            arrays[name] = np.tile(_host(moment), times)[policy.kept]
-        network = network.network
-    if isinstance(network, RecurrentNetwork) and isinstance(_joined(network.features), nn.Identity | None):
-        cell = network.cell
-        about |= {"memory": type(cell).__name__.lower(), "memory_size": cell.size}
-        arrays |= {name: _host(parameter) for name, parameter in cell.named_parameters()}
-        network = network.network
-    if isinstance(network, GaussianActor):
-        arrays["log_std"] = _host(network.log_std)
-        network = network.mean
-    if isinstance(network, MaskedActor):
-        network = network.logits
-    layers: list[nn.Module] = [network]
-    if isinstance(network, StateDependentActor):
-        arrays["feature_log_std"] = _host(network.log_std)
-        layers = [network.feature_layers, network.head]
-    if isinstance(network, HeadedNetwork):
-        layers = [network.trunk.network, network.head]
-    layers = [_joined(layer) for layer in layers]
-    layers = [each for layer in layers for each in (layer if isinstance(layer, nn.Sequential) else [layer])]
-    names = {kind: name for name, kind in ACTIVATIONS.items()}
-    about["layers"] = []
-    for number, layer in enumerate(layers):
-        if isinstance(layer, (nn.Linear, nn.LayerNorm)):
-            arrays |= {f"{number}.weight": _host(layer.weight), f"{number}.bias": _host(layer.bias)}
-            about["layers"].append("linear" if isinstance(layer, nn.Linear) else "layer_norm")
-        elif type(layer) in names:
-            about["layers"].append(names[type(layer)])
-        else:
-            raise ConfigurationError(
-                f"NumPy's form of a policy has no {type(layer).__name__}: only perceptrons, recurrent or not; "
-                "export it as .onnx or .pt2"
-            )
-    about |= {"observation_size": policy.encode.size, "mask_size": policy.mask_size}
+    if twin.normalizes is not None:
+        *own, mean, variance = own
+        times = twin.normalizes.num_numbers // len(mean)  # the moments of stacked frames are those of one frame
+        arrays = {"mean": np.tile(mean, times)[policy.kept], "variance": np.tile(variance, times)[policy.kept]}
+    if twin.cell is not None:
+        names = ("weight_input", "weight_state", "bias", "bias_state")[: twin.cell.num_arrays]
+        arrays |= dict(zip(names, own, strict=False))
+        own = own[twin.cell.num_arrays :]
+    if len(own) % 2:
+        arrays["feature_log_std" if twin.explores else "log_std"] = own.pop(0)
+    for number in range(len(own) // 2):
+        arrays |= {f"weight_{number}": own[2 * number], f"bias_{number}": own[2 * number + 1]}
     for number, (_, factor) in enumerate(policy.actions):
-        arrays |= {f"{name}_{number}": array for name, array in _bounds_of(factor.distribution).items()}
+        part = factor.distribution
+        if isinstance(part, BoxDistribution):
+            arrays |= {f"{name}_{number}": getattr(part, name) for name in part.constants}
+    about = {
+        **policy.about(),
+        "memory": None if twin.cell is None else twin.cell.kind,
+        "memory_size": 0 if twin.cell is None else twin.cell.size,
+        "state_size": policy.state_size,
+        "num_layers": len(own) // 2,
+        "activation": twin.activation,
+        "observation_size": policy.encode.size,
+        "mask_size": policy.mask_size,
+    }
     return about, arrays
 
 
@@ -292,35 +275,6 @@ def _own_parts(whole: Any, keys: Sequence[str]) -> Any:
     if isinstance(whole, Mapping):
         return {key: part for key, part in whole.items() if str(key) in keys}
     return tuple(part for number, part in enumerate(whole) if str(number) in keys)
-
-
-def _joined(network: Any) -> Any:
-    """The layers that take all parts of an observation together, if no part has layers of its own."""
-    if not isinstance(network, EncodedNetwork):
-        return network
-    has_layers = network.layout.images or not all(isinstance(each, nn.Identity) for each in network.encoders)
-    return network if has_layers else network.mlp
-
-
-def _factors(distribution: Distribution) -> list[Factor]:
-    """The independent parts of a distribution; the distribution itself if it has none."""
-    if isinstance(distribution, JointDistribution):
-        return distribution.factors
-    end = distribution.output_size - distribution.free_size
-    if isinstance(distribution, _NUMBERS):
-        end = distribution.size  # what a custom distribution has besides is no mean
-    return [Factor(distribution, slice(0, end), slice(end, None), slice(0, None), slice(0, None))]
-
-
-def _bounds_of(distribution: Distribution) -> dict[str, Array]:
-    """The arrays that clip and squash actions that are numbers."""
-    names = ("low", "high", "half_width", "center")
-    return {name: getattr(distribution, name) for name in names if hasattr(distribution, name)}
-
-
-def _host(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().cpu().numpy()
-    return array
 
 
 @dataclass(frozen=True)
@@ -455,7 +409,7 @@ def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
 
 
 def _as_numpy(policy: TorchPolicy) -> Form:
-    about, arrays = arrays_of(policy)
+    about, arrays = numpy_form(policy)
     text = json.dumps({"format": numpy_policy.FORMAT, **about}, allow_nan=False).encode()
     file: Any = io.BytesIO()
     np.savez(file, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]

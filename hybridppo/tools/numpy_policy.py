@@ -9,13 +9,12 @@ Written by `hybridppo export RUN_DIR policy.npz`. It needs neither torch nor hyb
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FORMAT = 2
+FORMAT = 3
 FORBIDDEN = np.float32(-1e8)
 
 
@@ -75,9 +74,12 @@ class Policy:
             row = row if mask is None else np.concatenate((row, mask))
         elif state is not None:
             raise ValueError("this policy has no memory: leave state out")
-        features = row
-        for number, layer in enumerate(about["layers"]):
-            features, row = row, self._layer(layer, number, row)
+        activate = np.tanh if about["activation"] == "tanh" else lambda numbers: np.maximum(numbers, 0.0)
+        layers = [(self._arrays[f"weight_{i}"], self._arrays[f"bias_{i}"]) for i in range(about["num_layers"])]
+        for weight, bias in layers[:-1]:
+            row = activate(weight @ row + bias)
+        features, (weight, bias) = row, layers[-1]
+        row = weight @ features + bias
         if mask is not None:
             row[: len(mask)][mask == 0.0] = FORBIDDEN
         if "log_std" in self._arrays:
@@ -94,25 +96,6 @@ class Policy:
         if not np.isfinite(array).all():  # the action would not be finite either
             raise ValueError(f"{name} must have finite numbers, got {array}")
         return array
-
-    def _layer(self, kind: str, number: int, row: Any) -> Any:
-        if kind == "linear":
-            return self._arrays[f"{number}.weight"] @ row + self._arrays[f"{number}.bias"]
-        if kind == "layer_norm":
-            centred = row - row.mean()
-            normal = centred / np.sqrt((centred * centred).mean() + np.float32(1e-5))
-            return normal * self._arrays[f"{number}.weight"] + self._arrays[f"{number}.bias"]
-        if kind == "tanh":
-            return np.tanh(row)
-        if kind == "relu":
-            return np.maximum(row, 0.0)
-        if kind == "elu":
-            return np.where(row > 0.0, row, np.expm1(np.minimum(row, 0.0)))
-        if kind == "silu":
-            return row * _sigmoid(row)
-        if kind == "gelu":
-            return np.float32(0.5) * row * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in row], np.float32))
-        raise ValueError(f"unknown layer {kind!r}: take the module that was written beside the file")
 
     def _advanced(self, row: Any, state: Any) -> Any:
         """The state of the memory after a step."""

@@ -161,27 +161,22 @@ class Callback:
 
 
 class OnIteration(Callback):
-    """A function of each iteration's metrics, whose exceptions end the training unchanged."""
+    """A function of each iteration's metrics.
+
+    Args:
+        function: the function.
+        may_fail: whether its exceptions are only logged; otherwise they end the training unchanged.
+    """
 
     is_of_library = True
 
-    def __init__(self, function: Callable[[Metrics], object]) -> None:
-        self._function = function
-
-    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        self._function(metrics)
-
-
-class FunctionLogger(Callback):
-    """A function of each iteration's metrics, whose exceptions are only logged."""
-
-    def __init__(self, function: Callable[[Metrics], object]) -> None:
+    def __init__(self, function: Callable[[Metrics], object], *, may_fail: bool = False) -> None:
         self._function = function
         self._outage = ThrottledWarning(f"the logger {shown_name(function)}")
+        self._tolerated: Any = Exception if may_fail else ()  # services and other libraries may raise any error
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        # Services and other libraries may raise any error.
-        with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
+        with self._outage.tolerating(self._tolerated, "training goes on with the files in the run directory"):
             self._function(metrics)
 
 
@@ -197,13 +192,9 @@ class StopAtReturn(Callback):
 
     def __init__(self, target: float) -> None:
         self._target = target
-        self._evaluates = False
-
-    def on_start(self, run: TrainingRun) -> None:  # noqa: D102 - as in the base
-        self._evaluates = bool(run.config.get("evaluate_every"))
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        if not self._evaluates and metrics["episodes"] >= self.EPISODES:
+        if not run.config.get("evaluate_every") and metrics["episodes"] >= self.EPISODES:
             self._look_at(run, metrics["episode_return_mean"])
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:  # noqa: D102 - as in the base
@@ -300,16 +291,16 @@ def _metrics_in(found: Mapping[str, float] | None, before: Mapping[str, float]) 
         ValueError: for a name that is no text, or that the metrics `before` have.
         TypeError: for a value that is no number, and if it is no dict.
     """
-    metrics: Metrics = {}
     if not isinstance(found, Mapping | None):
         raise TypeError(f"it must return a dict of numbers by name, or None, and returned {shown(found)}")
+    metrics: Metrics = {}
     for name, value in (found or {}).items():
+        if not isinstance(name, str) or name in before:
+            raise ValueError(f"metrics need names of their own, and {shown(name)} is not")
         try:
             metrics[name] = value if isinstance(value, (int, float)) else float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"the metric {shown(name)} must be a number, got {shown(value)}") from error
-    if taken := [name for name in metrics if not isinstance(name, str) or name in before]:
-        raise ValueError(f"metrics need names of their own, and {shown(taken)} are not")
     return metrics
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, meant_by, pip_install, shown
-from hybridppo.reporting.callbacks import Callback, FunctionLogger, OnIteration, TrainingRun, require_callbacks
+from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
 
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
@@ -114,30 +114,23 @@ class TensorBoard(Logger):
         self.needs_run_dir = log_dir is None
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.plugins.text.summary_v2 import text_pb
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
         log_dir = self._log_dir
         if log_dir is None:
             assert run.run_dir is not None  # it needs one
             log_dir = run.run_dir / "tensorboard"
-        self._writer: Any = EventFileWriter(str(log_dir), flush_secs=5)
+        # TensorBoard drops later steps, which a killed process has written.
+        later = None if before is None else run.env_steps + 1
+        self._writer: Any = SummaryWriter(str(log_dir), purge_step=later, flush_secs=5)
         if before is None:
             lines = [f"| {name} | {value} |" for name, value in flat_config(run).items()]
-            table = "\n".join(["| option | value |", "|---|---|", *lines])
-            self._writer.add_event(Event(wall_time=time.time(), step=0, summary=text_pb("config", table)))
-        else:  # TensorBoard drops later steps, which a killed process has written
-            started = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=run.env_steps + 1, session_log=started))
+            self._writer.add_text("config", "\n".join(["| option | value |", "|---|---|", *lines]))
         return str(log_dir)
 
     def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=scalars)))
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, env_steps)
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._writer.close()
@@ -163,7 +156,7 @@ class Wandb(Logger):
         more: dict[str, Any] = {"settings": wandb.Settings(login_timeout=60)}
         if before is not None:
             more |= {"id": before, "resume": "allow"}
-        self._run = wandb.init(
+        self._run: Any = wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT", "hybridppo"),
             config=flat_config(run),
             reinit="create_new",  # another open run of the program is not affected
@@ -182,7 +175,7 @@ class Wandb(Logger):
         self._run.finish()
 
 
-class Trackio(Logger):
+class Trackio(Wandb):
     """Trackio: a local folder, which `trackio show` displays.
 
     Args:
@@ -191,9 +184,6 @@ class Trackio(Logger):
     """
 
     name = "trackio"
-
-    def __init__(self, project: str | None = None, **options: Any) -> None:
-        self._project, self._options = project, options
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
         import trackio
@@ -209,9 +199,6 @@ class Trackio(Logger):
 
     def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
         self._run.log(values, step=env_steps)
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self._run.finish()
 
 
 class MLflow(Logger):
@@ -285,20 +272,12 @@ def callbacks_given(
     """
     if on_iteration is not None and not callable(on_iteration):
         raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
-    several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
     named = logger_names(track)
     for name in named:
         if importlib.util.find_spec(name) is None:
             raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
-    given = [*(LOGGERS[name]() for name in named), *several]
-    objects = [each for each in given if isinstance(each, Logger)]
-    functions = [each for each in given if each not in objects]
-    for each in functions:
-        if not callable(each):
-            raise ConfigurationError(
-                f"loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got "
-                f"{shown(each)}"
-            )
+    several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
+    objects = [*(LOGGERS[name]() for name in named), *(each for each in several if isinstance(each, Logger))]
     names = [each.name for each in objects]
     for each in objects:
         if each.needs_run_dir and run_dir is None:
@@ -307,11 +286,17 @@ def callbacks_given(
             raise ConfigurationError(
                 f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
             )
+    functions = [each for each in several if not isinstance(each, Logger)]
+    if wrong := [each for each in functions if not callable(each)]:
+        raise ConfigurationError(
+            "loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got "
+            f"{shown(wrong[0])}"
+        )
     # Loggers never fail, and come first: they get the metrics with which another callback fails.
     found: list[Callback] = [*objects]
     if on_iteration is not None:
         found.append(OnIteration(on_iteration))
-    found += map(FunctionLogger, functions)
+    found += [OnIteration(each, may_fail=True) for each in functions]
     return [*found, *require_callbacks(callbacks)]
 
 

@@ -62,7 +62,7 @@ def test_tensorboards_event_files_hold_all(tmp_path: Path) -> None:
     assert {event.step: event.value for event in events.Scalars("policy_loss")} == pytest.approx(losses)
     assert {event.step: event.value for event in events.Scalars("evaluation_return_mean")} == pytest.approx(returns)
     assert len(events.Scalars("policy_loss")) == 6
-    (text,) = events.Tensors("config")
+    (text,) = events.Tensors("config/text_summary")
     assert b"config.learning_rate" in text.tensor_proto.string_val[0]
 
 

@@ -109,20 +109,51 @@ def evaluate_agent(
         )
     if not callable(should_stop):
         raise ConfigurationError(f"should_stop must be a function without arguments, got {shown(should_stop)}")
-    num_envs = num_envs_of(env, agent.config.num_envs, episodes)
-    environments = environments_for(agent, env, num_envs, made(EnvironmentOptions, given))
+    num_envs, options = num_envs_of(env, agent.config.num_envs, episodes), made(EnvironmentOptions, given)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
-    with contextlib.closing(environments), bar, acting(agent, placement) as acting_with:
-        return run_episodes(
-            **acting_with,
-            environments=environments,
-            episodes=episodes,
-            # Environments have neighbouring seeds; neighbouring evaluations must not share them.
-            seed=seed_of(seed, "evaluation"),
-            deterministic=deterministic,
-            on_episode=bar.advance,
-            should_stop=should_stop,
+    with playing(agent, env, num_envs, options, placement=placement) as (_, run), bar:
+        # Environments have neighbouring seeds; neighbouring evaluations must not share them.
+        seed = seed_of(seed, "evaluation")
+        return run(
+            episodes=episodes, seed=seed, deterministic=deterministic, on_episode=bar.advance, should_stop=should_stop
         )
+
+
+@contextlib.contextmanager
+def playing(
+    agents: AnyAgent | Mapping[str, Any],
+    env: EnvSource,
+    num_envs: int,
+    options: EnvironmentOptions | None = None,
+    *,
+    policy_of: PolicyOf | None = None,
+    placement: Placement | None = None,
+) -> Iterator[tuple[Environments, Callable[..., Evaluation]]]:
+    """New environments, and `evaluate` of `runners/evaluation.py`, with which an agent acts in them.
+
+    Args:
+        agents: an agent; or agents and functions by policy, as for `evaluate_policies`.
+        env: as for `evaluate_agent`.
+        num_envs: number of environments.
+        options: other options of the environments, for one agent.
+        policy_of: as for `evaluate_policies`.
+        placement: as for `evaluate_agent`.
+
+    Raises:
+        ConfigurationError: if the environments' agents have other policies.
+        EnvError: if the environments cannot be made, or have other spaces than an agent.
+    """
+    with contextlib.ExitStack() as stack:
+        if isinstance(agents, Mapping):
+            environments = _environments_of_policies(agents, env, num_envs, policy_of)
+        else:
+            environments = environments_for(agents, env, num_envs, options)
+        stack.callback(environments.close)
+        if isinstance(agents, Mapping):
+            acting_with = _acting_together(agents, environments, policy_of, stack)
+        else:
+            acting_with = stack.enter_context(acting(agents, placement))
+        yield environments, partial(run_episodes, **acting_with, environments=environments)
 
 
 def environments_for(
@@ -266,15 +297,9 @@ def evaluate_policies(
     for name, agent in agents.items():
         if not isinstance(agent, PPO) and not callable(agent):
             raise ConfigurationError(f"policy {name!r} must be an agent of PPO or a function, got {shown(agent)}")
-    environments = environments_of_policies(agents, env, min(num_envs, episodes), policy_of)
-    with contextlib.closing(environments), policies_acting(agents, environments, policy_of) as (whose, acting_with):
-        found = run_episodes(
-            **acting_with,
-            environments=environments,
-            episodes=episodes,
-            seed=seed_of(seed, "evaluation"),
-            deterministic=deterministic,
-        )
+    with playing(agents, env, min(num_envs, episodes), policy_of=policy_of) as (environments, run):
+        found = run(episodes=episodes, seed=seed_of(seed, "evaluation"), deterministic=deterministic)
+    whose = policies_of(environments.agents, agents, policy_of)
     return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}
 
 
@@ -299,10 +324,9 @@ def require_names(agents: object) -> None:
         raise ConfigurationError(f"agents must have names, as in {{'one': ..., 'other': ...}}, got {shown(agents)}")
 
 
-def environments_of_policies(
+def _environments_of_policies(
     agents: Mapping[str, Any], env: EnvSource, num_envs: int, policy_of: PolicyOf | None
 ) -> Environments:
-    """New environments for the agents of several policies; arguments as of `evaluate_policies`."""
     spaces = [agent.observation_space for agent in agents.values() if isinstance(agent, PPO)]
     options = EnvironmentOptions(action_masks=any(isinstance(space, MaskedObservation) for space in spaces))
     configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
@@ -344,47 +368,34 @@ def acting(agent: AnyAgent, placement: Placement | None = None) -> Iterator[dict
         yield {"actor": actor, "distribution": agent.distribution, "memory": agent.memory}
 
 
-@contextlib.contextmanager
-def policies_acting(
-    agents: Mapping[str, Any], environments: Environments, policy_of: PolicyOf | None
-) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """The policy of each of the environments' agents, and the arguments with which `evaluate` lets all of them act.
-
-    Raises:
-        ConfigurationError: if the environments' agents have other policies.
-        EnvError: if the environments have other spaces than an agent.
-    """
+def _acting_together(
+    agents: Mapping[str, Any], environments: Environments, policy_of: PolicyOf | None, stack: contextlib.ExitStack
+) -> dict[str, Any]:
+    """The arguments with which `evaluate` lets the agents of all policies act, within the stack."""
     whose = policies_of(environments.agents, agents, policy_of)
     columns = list(columns_of(whose, agents).values())
     every = environments.observation_space, environments.action_space
     spaces = [spaces_of_policy(*every, policy, whose) for policy in agents]
-    trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
-    of_others = any(agent.config.squash_actions for agent in trained)
-    squash = [agent.config.squash_actions if isinstance(agent, PPO) else of_others for agent in agents.values()]
+    trained = [agent if isinstance(agent, PPO) else None for agent in agents.values()]
+    of_functions = any(agent.config.squash_actions for agent in trained if agent is not None)
+    squash = [of_functions if agent is None else agent.config.squash_actions for agent in trained]
     distributions = [distribution_for(action, squash=own) for (_, action), own in zip(spaces, squash, strict=True)]
     distribution, row_layouts = distributions[0], None
     if any(own != spaces[0] for own in spaces):
         distribution, row_layouts = acting_together(distributions, spaces, columns)
     elif len({*squash}) > 1:
         distribution = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
-    layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
+    layouts = [None if agent is None else agent.memory for agent in trained]
     state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
-    with contextlib.ExitStack() as stack:
-        actors: list[Any] = []
-        for number, (policy, agent) in enumerate(agents.items()):
-            if isinstance(agent, PPO):
-                observation_space, action_space = spaces[number]
-                met = SimpleNamespace(observation_space=observation_space, action_space=action_space)
-                require_spaces_of(agent, met)
-                agent = stack.enter_context(acting(agent))["actor"]
-            else:
-                agent = partial(_outputs_of, agent, policy, distributions[number].output_size)
-            actors.append(agent)
-        yield (
-            whose,
-            {
-                "actor": NumpyPoliciesActor(actors, columns, row_layouts, state_sizes=state_sizes),
-                "distribution": distribution,
-                "memory": max(filter(None, layouts), key=lambda each: each.state_size, default=None),
-            },
-        )
+    actors: list[Any] = []
+    for (policy, given), own, each in zip(agents.items(), spaces, distributions, strict=True):
+        if isinstance(given, PPO):
+            require_spaces_of(given, SimpleNamespace(observation_space=own[0], action_space=own[1]))
+            actors.append(stack.enter_context(acting(given))["actor"])
+        else:
+            actors.append(partial(_outputs_of, given, policy, each.output_size))
+    return {
+        "actor": NumpyPoliciesActor(actors, columns, row_layouts, state_sizes=state_sizes),
+        "distribution": distribution,
+        "memory": max(filter(None, layouts), key=lambda each: each.state_size, default=None),
+    }

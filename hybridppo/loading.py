@@ -84,29 +84,28 @@ def is_agent_file(path: object) -> bool:
     return isinstance(path, str | os.PathLike) and os.path.isfile(path) and Path(path).name != "config.json"
 
 
-def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
-    """Load the agents of a run by the names of their policies.
+def load_policies(
+    run_dir: str | Path,
+    checkpoint: WhichCheckpoint = "latest",
+    *,
+    agent: type[AnyAgent] | None = None,
+    networks: Networks | None = None,
+) -> dict[str, AnyAgent]:
+    """Load the agents of a run, or of an agent's file, by the names of their policies.
 
     Args:
         run_dir: as for `load`.
         checkpoint: as for `load`.
+        agent: as for `load`.
+        networks: as for `load`.
 
     Raises:
         CheckpointError: if no checkpoint is whole.
-        RunDirectoryError: if `run_dir` is no run directory.
+        RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
-    return policies_of_run(run_dir, load(run_dir, checkpoint))
-
-
-def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]:
-    """The agents of a run or of an agent's file, of which `load` has returned `agent`, by the names of their policies.
-
-    Raises:
-        RunDirectoryError: if `run_dir` is neither.
-    """
-    if is_agent_file(run_dir):
-        return agents_by_policy(agent)
-    return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
+    saved = SavedAgent.read(run_dir, checkpoint)
+    require_own(saved.own, networks=networks)
+    return agents_by_policy(saved.made(agent, networks=networks), saved.policy)
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,8 @@ class SavedAgent:
     described_by: str
     """What describes it, for messages."""
     seed: int = 0
+    policy: str = "policy"
+    """The name of the policy, if there is only one."""
 
     @classmethod
     def read(cls, path: str | Path, checkpoint: WhichCheckpoint = "latest") -> "SavedAgent":
@@ -145,10 +146,9 @@ class SavedAgent:
     @classmethod
     def of_run(cls, settings: Settings, checkpoint: Checkpoint) -> "SavedAgent":
         """The agent of a run at a checkpoint."""
-        spaces, described_by = (settings.observation_space, settings.action_space), "the network in config.json"
-        tensors, state = tensors_of_agent(checkpoint), checkpoint.state["agent"]
-        seed = seed_of(settings.seed, "agent")
-        return cls(settings.config, *spaces, settings.own, tensors, state, described_by, seed)
+        given = (settings.config, settings.observation_space, settings.action_space, settings.own)
+        described_by, seed = "the network in config.json", seed_of(settings.seed, "agent")
+        return cls(*given, *checkpoint.part("agent"), described_by, seed, settings.policy)
 
     def made(self, agent: type[AnyAgent] | None = None, **parts: Any) -> AnyAgent:
         """The agent, with its own parts. Without its modules, it can act and not learn.
@@ -182,11 +182,6 @@ def new_agent(
         return make_agent(kind, saved.observation_space, saved.action_space, saved.config, seed=seed, **parts)
 
 
-def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The agent's tensors of a checkpoint."""
-    return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
-
-
 def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
     """Give a fresh agent the networks of another training.
 
@@ -197,19 +192,19 @@ def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
     Raises:
         CheckpointError: if the spaces or the networks differ, or there are none.
     """
-    before = SavedAgent.read(path)
-    config, found = before.config, before.tensors
+    before, what = SavedAgent.read(path), f"a training cannot start from {path}"
+    theirs, ours = before.config, agent.config
     try:
         remedy = " (docs/runs.md, other observations: copy what fits into a new agent)"
         require_spaces_of(before, agent, error=CheckpointError, remedy=remedy)
-        is_other, kinds = bool(_differences(agent.state()[0], found)), (type(config), type(agent.config))
-        if is_other and kinds[0] is not kinds[1]:
-            raise CheckpointError(f"its config is a {kinds[0].__name__}, and this one's is a {kinds[1].__name__}")
-        if kinds[0] is kinds[1] and "networks" not in agent.own:
-            _require_equal(config, agent.config, (*MEANINGS, *SHAPES) if is_other else MEANINGS)
+        is_other = bool(_differences(agent.state()[0], before.tensors))
+        if type(theirs) is type(ours) and "networks" not in agent.own:
+            _require_equal(theirs, ours, (*MEANINGS, *SHAPES) if is_other else MEANINGS)
+        elif is_other and type(theirs) is not type(ours):
+            raise CheckpointError(f"its config is a {type(theirs).__name__}, and this one's is a {type(ours).__name__}")
     except CheckpointError as error:
-        raise CheckpointError(f"a training cannot start from {path}: {error}") from None
-    take_networks(agent, found, f"a training cannot start from {path}")
+        raise CheckpointError(f"{what}: {error}") from None
+    take_networks(agent, before.tensors, what)
 
 
 def _require_equal(theirs: AnyConfig, ours: AnyConfig, fields: Sequence[str]) -> None:
@@ -322,12 +317,11 @@ def _shape(tensors: dict[str, Tensor], name: str) -> str:
 def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
     """Remove what a run has written after a checkpoint; the checkpoint's environment steps."""
     with fitting("this run"):
-        loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
-        iteration, steps = whole(loop, "iteration"), whole(sampler, "env_steps")
-        number = whole({"number": steps, **loop}, "number")
+        loop = checkpoint.state["runner"]
+        iteration, number = whole(loop, "iteration"), whole(loop, "number")
         reported = whole(checkpoint.state["evaluation"], "reported")
-    directory.rewind(iteration, number, reported)
-    return steps
+        directory.rewind(iteration, number, reported)
+        return checkpoint.env_steps
 
 
 def go_on(
@@ -342,7 +336,7 @@ def go_on(
     """Load a checkpoint into a new runner; with `tells`, log what could not be restored."""
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
-        reason = checkpointing.load(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+        reason = checkpointing.load(checkpoint, env_seed=env_seed)
     if not tells:
         return
     if runner.share_done >= 1.0:

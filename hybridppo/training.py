@@ -590,7 +590,7 @@ def _resumed(
         agent = new_agent(settings, seed=seed_of(settings.seed, "agent"), **parts)
     else:
         agent = SavedAgent.of_run(settings, checkpoint).made(**parts)
-    done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
+    done = 0 if checkpoint is None else checkpoint.env_steps
     choice = preparation.choose(agent, max(1, settings.run.total_steps - done))
     _warn_of_kernels(directory.config["versions"].get("kernels"))
     # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new

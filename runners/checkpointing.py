@@ -8,10 +8,11 @@ from torch import Tensor
 from hybridppo.errors import add_advice, command
 from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.runners.runner import Runner
-from hybridppo.system.validation import part_of, real, whole
+from hybridppo.system.validation import real, whole
 
 Moment = dict[str, Any]
 """The `iteration`, `env_steps` and `seconds` of a training, and the number of its `checkpoint`."""
@@ -155,22 +156,22 @@ class Checkpointing(Callback):
         """Identifies a state of the training."""
         return self._runner.iteration, self._runner.sampler.steps_sampled, self._runner.data.is_due
 
-    def load(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """Restore a checkpoint's tensors and state, after the agent was restored and the placement prepared.
+    def load(self, checkpoint: Checkpoint, *, env_seed: int) -> str | None:
+        """Restore a checkpoint, after the agent was restored and the placement prepared.
 
         Returns:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
-        runner, loop = self._runner, state["runner"]
+        runner, (tensors, loop) = self._runner, checkpoint.part("runner")
         runner.iteration, runner.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
         runner.metrics = with_nan(loop["metrics"])
         runner.steps_learned, runner.episodes_learned = whole(loop, "steps_learned"), whole(loop, "episodes_learned")
         self._number = whole(loop, "number")
-        runner.data.load_state(part_of(tensors, "runner."), loop, self._directory)
-        runner.placement.load_state(part_of(tensors, "placement."), state["placement"])
+        runner.data.load_state(tensors, loop, self._directory)
+        runner.placement.load_state(*checkpoint.part("placement"))
         for name, each in self.further.items():
-            each.load_state(state[name])
-        problem = runner.sampler.load_state(part_of(tensors, "sampler."), state["sampler"], env_seed=env_seed)
+            each.load_state(checkpoint.state[name])
+        problem = runner.sampler.load_state(*checkpoint.part("sampler"), env_seed=env_seed)
         if problem is not None:
             runner.data.begin_anew()
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one

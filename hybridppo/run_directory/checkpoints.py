@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.files import making, other_format, replace_synced, sync_folder, write_synced
+from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,21 @@ class Checkpoint:
     """The training's mean return; None if there was none yet."""
     evaluation: dict[str, Any] | None = None
     """The statistics of its evaluation, if there was one; `return_mean` then replaces the score."""
+
+    def part(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the state of a part: `agent`, `sampler`, `placement` or `runner`.
+
+        The names of tensors begin with their part, except those of the agent.
+        """
+        if name != "agent":
+            return part_of(self.tensors, f"{name}."), self.state[name]
+        own = {name: tensor for name, tensor in self.tensors.items() if name.partition(".")[0] not in self.state}
+        return own, self.state["agent"]
+
+    @property
+    def env_steps(self) -> int:
+        """The environment steps that were sampled before it."""
+        return whole(self.state["sampler"], "env_steps")
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:

@@ -35,7 +35,7 @@ from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError, TrainingError, pip_install
-from hybridppo.loading import load, policies_of_run
+from hybridppo.loading import load_policies
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.mlp import twin_of
@@ -322,7 +322,7 @@ def export(
     if suffix not in _FORMS:
         raise ConfigurationError(f"the file must end with one of {', '.join(_FORMS)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
-    agents = policies_of_run(run_dir, load(run_dir, checkpoint, agent=agent, networks=networks))
+    agents = load_policies(run_dir, checkpoint, agent=agent, networks=networks)
     player = _policy_of(agents, policy)
     exported = TorchPolicy(player).eval()
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None

@@ -29,19 +29,12 @@ from hybridppo.environments.packages import env_of_id
 from hybridppo.environments.registration import source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
-from hybridppo.evaluating import (
-    acting,
-    environment_of,
-    environments_for,
-    environments_of_policies,
-    policies_acting,
-)
+from hybridppo.evaluating import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.system.validation import require_bools, require_path, require_whole
 
 MOST_STEPS = 3000
@@ -307,19 +300,11 @@ def play_episodes(
         ConfigurationError: if the other agent has no player.
         EnvError: if an agent has other spaces than the environment.
     """
-    with contextlib.ExitStack() as stack:
-        if other is None:
-            environments = environments_for(player, lambda: film, 1)
-            stack.callback(environments.close)
-            acting_with = stack.enter_context(acting(player))
-        else:
-            agents = _agents_of_players(player, other, list(map(str, getattr(film, "possible_agents", ()))))
-            environments = environments_of_policies(agents, lambda: film, 1, str)
-            stack.callback(environments.close)
-            _, acting_with = stack.enter_context(policies_acting(agents, environments, str))
-        found = run_episodes(
-            **acting_with,
-            environments=environments,
+    agents: Any = player
+    if other is not None:
+        agents = _agents_of_players(player, other, list(map(str, getattr(film, "possible_agents", ()))))
+    with playing(agents, lambda: film, 1, policy_of=str) as (_, run):
+        found = run(
             episodes=episodes,
             seed=seed,
             deterministic=deterministic,

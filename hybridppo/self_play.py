@@ -27,7 +27,7 @@ from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.process_group import SingleProcess
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import RunOptions, SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import each_of
@@ -227,7 +227,7 @@ class OpponentPools(Callback):
         self,
         options: dict[str, Any],
         agent: Any,
-        sampler: BaseSampler,
+        sampler: Sampler,
         folder: Path | None,
         group: SingleProcess | None = None,
     ) -> None:

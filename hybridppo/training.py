@@ -79,7 +79,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluator import EvaluationDuringTraining, Evaluator, evaluation_line, returns_by_policy
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import (
     Plan,
@@ -773,7 +773,7 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
     return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
 
 
-def _sampler(plan: Plan, strategy: Strategy) -> BaseSampler:
+def _sampler(plan: Plan, strategy: Strategy) -> Sampler:
     settings, config = plan.settings, plan.agent.config
     return strategy.sampler(
         plan.env,

@@ -17,7 +17,7 @@ from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
-from hybridppo.runners.sampler import BaseSampler, LocalFiller, RolloutPlan, Sampler
+from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, Workers
 from hybridppo.system.devices import GraphRecorder, accelerator_of
 from hybridppo.system.threads import cpu_cores
@@ -46,7 +46,7 @@ def make_sampler(
     transport: Callable[[Work], Transport] = Processes,
     thread: ThreadPoolExecutor | None = None,
     shards: int = 1,
-) -> BaseSampler:
+) -> Sampler:
     """The sampler for an agent and a placement.
 
     Environments of tensors are sampled on their device, and so are compiled ones if there are kernels for it. All
@@ -105,7 +105,7 @@ def make_sampler(
     return sampler
 
 
-def _in_workers(plan: RolloutPlan, max_lag: int, *, drops: bool, **options: Any) -> BaseSampler:
+def _in_workers(plan: RolloutPlan, max_lag: int, *, drops: bool, **options: Any) -> Sampler:
     if max_lag > 1:
         return LaggingSampler(plan, max_lag=max_lag, drops=drops, **options)
     return Sampler(Workers(plan=plan, **options), plan)
@@ -182,7 +182,7 @@ def workers_for(num_envs: int) -> int:
     return next(count for count in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % count == 0)
 
 
-def _on_tensors(environments: Environments, placement: Placement, plan: RolloutPlan) -> BaseSampler:
+def _on_tensors(environments: Environments, placement: Placement, plan: RolloutPlan) -> Sampler:
     from hybridppo.runners.device_sampler import TensorSampler
 
     placement.act_on_tensors()
@@ -216,7 +216,7 @@ def _require_turns_there(
             raise ConfigurationError(f"{what} does not work with environments of tensors ({name}): {why}, leave it out")
 
 
-def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> BaseSampler:
+def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> Sampler:
     from hybridppo.environments.on_device import EnvironmentsOnDevice
     from hybridppo.runners.device_sampler import DeviceSampler
 

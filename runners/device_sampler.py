@@ -21,7 +21,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.on_device import DeviceRollout, TensorStatistics
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import Counts
-from hybridppo.runners.sampler import BaseSampler, RolloutPlan, UnfinishedRollout, require_like, warned_of_bounds
+from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like, warned_of_bounds
 from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
@@ -152,10 +152,8 @@ class DeviceCounts(Counts[TensorStatistics]):
         return self.env_steps + int(self.rows_of_steps(~rows.absent[:filled]).sum())
 
 
-class BaseDeviceSampler(BaseSampler):
+class BaseDeviceSampler(Sampler):
     """The base of samplers on a device. There is one rollout, which is valid until the next begins.
-
-    A subclass implements `_fill`, `_read`, the noise, and what environments need: `restart` and their state.
 
     Args:
         environments: closed with the sampler.
@@ -170,7 +168,17 @@ class BaseDeviceSampler(BaseSampler):
         self._block, self._device = block, block.rewards.device
         self._accelerator = accelerator_of(self._device)
         statistics = partial(TensorStatistics, device=self._device)
-        super().__init__(environments, DeviceCounts(environments, block.rewards.shape[1], statistics), plan)
+        super().__init__(environments, plan, DeviceCounts(environments, block.rewards.shape[1], statistics))
+        self._observation = block.observations[0].clone()
+        self._all_rows = torch.arange(self.num_steps * self.num_envs, device=self._device)
+        self.restart(plan.env_seed)
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._observation.copy_(self._reset(env_seed))
+
+    def _reset(self, env_seed: int) -> Tensor:
+        """Reset every environment; the first observations."""
+        raise NotImplementedError
 
     def _begin(self) -> DeviceRollout:
         self._draw_noise()
@@ -186,61 +194,67 @@ class BaseDeviceSampler(BaseSampler):
     def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
         start = time.perf_counter()
         with self._accelerator.selected(), torch.no_grad():
-            unfinished.filled = self._fill(self._actor, unfinished.filled)
+            unfinished.filled = self._fill(unfinished.filled)
         self.seconds_filling = time.perf_counter() - start
 
-    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+    def _fill(self, first: int) -> int:
         """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
+        t, observations = first, self._block.observations
+        observations[t].copy_(self._observation)
+        while t < self.num_steps and not self._stop[0]:
+            t = self._fill_from(t)
+        self._observation.copy_(observations[t])
+        return t
+
+    def _fill_from(self, t: int) -> int:
+        """Fill row `t`, and perhaps rows after it; return the next row."""
         raise NotImplementedError
 
     def _read(self, unfinished: UnfinishedRollout) -> Rollout:
+        """As in the base; only statistics of episodes and numbers of rows are copied to the host."""
+        block = self._block
         with self._accelerator.selected(), torch.no_grad():
-            return self._counted_rollout(unfinished.version)
+            valid_rows = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
+            final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(1)
+            finals = self._finals(final_rows)
+            numbers = numbers_of(block.observations, self._encode.layout), block.rewards, finals
+            is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
+            (finite,), counted = self.counts.on_host(block, [is_finite])
+            if not finite:
+                self._refuse_numbers()
+            self.counts.read(counted)
+            actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)
+            return Rollout(
+                observations=block.observations,
+                actions=actions,
+                # The behaviour log-probabilities, from the same outputs as the actions.
+                log_probs=self._plan.distribution.log_prob(block.outputs, actions),
+                rewards=block.rewards.clamp(-1.0, 1.0) if self._environments.clips_rewards else block.rewards,
+                terminated=block.terminated,
+                truncated=block.truncated,
+                valid_rows=valid_rows,
+                final_rows=final_rows,
+                final_observations=finals,
+                version=unfinished.version,
+                starts=block.starts,
+                states=block.states,
+            )
 
-    def _counted_rollout(self, version: int) -> Rollout:
-        """As `_read`; only statistics of episodes and numbers of rows are copied to the host."""
+    def _finals(self, rows: Tensor) -> Tensor:
+        """The final observations of these rows of the flat rollout."""
         raise NotImplementedError
 
-    def _rollout_with(
-        self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
-    ) -> Rollout:
-        block = self._block
-        actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)
-        return Rollout(
-            observations=block.observations,
-            actions=actions,
-            # The behaviour log-probabilities, from the same outputs as the actions.
-            log_probs=self._plan.distribution.log_prob(block.outputs, actions),
-            rewards=block.rewards.clamp(-1.0, 1.0) if self._environments.clips_rewards else block.rewards,
-            terminated=block.terminated,
-            truncated=block.truncated,
-            valid_rows=valid_rows,
-            final_rows=final_rows,
-            final_observations=final_observations,
-            version=version,
-            starts=block.starts,
-            states=block.states,
-        )
+    def _refuse_numbers(self) -> None:
+        """Raise an error that names the first number that is not finite."""
+        raise NotImplementedError
 
     # Checkpoints
 
-    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        rows = self._block.rows_that_matter(unfinished.filled, self._plan.memory)
-        return {name: part.clone() for name, part in rows.items()}, {}
+    def _rows_of(self, buffer: DeviceRollout, filled: int) -> dict[str, Tensor]:
+        return buffer.rows_that_matter(filled, self._plan.memory)
 
-    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
-        if filled > self.num_steps:
-            raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
-        for name, part in self._block.rows_that_matter(filled, self._plan.memory).items():
-            load_into(f"buffer.{name}", part, rows.get(name))
-        self._unfinished = UnfinishedRollout(self._block, whole(state, "version"), filled)
-
-
-def load_into(name: str, mine: Tensor, saved: Tensor | None) -> None:
-    """Write a saved tensor into `mine`."""
-    require_like(name, saved, mine)
-    assert saved is not None
-    mine.copy_(saved)
+    def _buffer_for(self, filled: int) -> DeviceRollout:
+        return self._block
 
 
 class DeviceSampler(BaseDeviceSampler):
@@ -253,66 +267,56 @@ class DeviceSampler(BaseDeviceSampler):
     """
 
     def __init__(self, on_device: EnvironmentsOnDevice, plan: RolloutPlan, record: Record | None = None) -> None:
+        self._on_device, self._noise_seed = on_device, [0, 0]
         super().__init__(on_device.host, on_device.rollout, plan)
-        self._on_device = on_device
-        self._noise_seed, self._has_warned = [0, 0], False
         self._recorded: RecordedRows | None = None
         if record is not None:
             self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
-        self._observation = self._block.observations[0].clone()
-        self.restart(plan.env_seed)
+
+    def _reset(self, env_seed: int) -> Tensor:
+        self._on_device.restart(env_seed)
+        return self._block.observations[0]
 
     def _draw_noise(self) -> None:
         self._noise_seed = self._plan.noise.integers(WORD, size=2).tolist()
 
-    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+    def _fill(self, first: int) -> int:
         """As in the base; the device has finished when this returns, so that the host's clock measures it."""
-        t, place = first, tuple(actor.addresses()) if self._recorded is not None else ()
+        self._place = tuple(self._actor.addresses()) if self._recorded is not None else ()
         self._on_device.set_seed(*self._noise_seed)
-        self._block.observations[t].copy_(self._observation)
-        while t < self.num_steps and not self._stop[0]:
-            if self._recorded is not None:
-                t = self._recorded.fill(t, place)
-            else:
-                self._queue_row(t)
-                t += 1
-        self._observation.copy_(self._block.observations[t])
+        filled = super()._fill(first)
         self._accelerator.wait()
-        return t
+        return filled
+
+    def _fill_from(self, t: int) -> int:
+        if self._recorded is not None:
+            return self._recorded.fill(t, self._place)
+        self._queue_row(t)
+        return t + 1
 
     def _queue_row(self, t: int) -> None:
         self._block.outputs[t].copy_(self._actor.on_device(self._block.observations[t]))
         self._on_device.act(t)
         self._on_device.step(t)
 
-    def _counted_rollout(self, version: int) -> Rollout:
-        block = self._block
-        assert block.absent is not None  # of compiled environments
-        valid_rows = (~block.absent).flatten().nonzero().squeeze(-1)
-        final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
-        finals = self._on_device.finals(final_rows)
-        sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards, finals)]
-        (is_finite,), counted = self.counts.on_host(block, [torch.isfinite(torch.stack(sums).sum())])
-        if not is_finite:
-            self._refuse_numbers()
-        self.counts.read(counted)
+    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
+        rollout, block = super()._read(unfinished), self._block
         if not self._has_warned:
+            assert block.absent is not None  # of compiled environments
             # Only one row, and only once, because it is copied to the host.
             warned_of_bounds(self._encode, block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
             self._has_warned = True
-        return self._rollout_with(valid_rows, final_rows, finals, version)
+        return rollout
+
+    def _finals(self, rows: Tensor) -> Tensor:
+        return self._on_device.finals(rows)
 
     def _refuse_numbers(self) -> None:
-        """Raise an error that names the first number that is not finite."""
         block, when = self._block, f"in the {self.num_steps} steps of a rollout"
         environments = self._environments
         environments.require_finite(self._on_device.written.cpu().numpy(), block.rewards.cpu().numpy(), when)
         rows = (block.truncated & ~block.terminated).cpu().numpy()
         environments.require_finite_finals(block.finals.cpu().numpy()[rows], np.nonzero(rows)[1], when)
-
-    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._on_device.restart(env_seed)
-        self._observation.copy_(self._block.observations[0])
 
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._on_device.take()
@@ -328,9 +332,8 @@ class DeviceSampler(BaseDeviceSampler):
             self._on_device.put()
         self._observation.copy_(tensors["observation"])
 
-    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        rows, _ = super()._state_of_rows(unfinished)
-        return rows, {"noise_seed": self._noise_seed}
+    def _noise_under_way(self) -> dict[str, Any]:
+        return {"noise_seed": self._noise_seed}
 
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         seed = state["noise_seed"]
@@ -355,7 +358,7 @@ class TensorSampler(BaseDeviceSampler):
     """
 
     def __init__(self, environments: TensorEnvironments, plan: RolloutPlan) -> None:
-        low, high = plan.noise.integers(2**32, size=2).tolist()
+        low, high = plan.noise.integers(WORD, size=2).tolist()
         self._key = int(low), int(high)
         distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
@@ -366,21 +369,25 @@ class TensorSampler(BaseDeviceSampler):
             action=(distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)),
             can_be_absent=bool(environments.agents), memory=plan.memory,
         )  # fmt: skip
-        super().__init__(environments, block, plan)
-        self._all_rows = torch.arange(self.num_steps * self.num_envs, device=self._device)
         self._number = 0
-        self._observation: Tensor
+        """The number of the rollout."""
         self._state_of_actor: Tensor
-        self._without_finals: list[int] = []
+        self._starts: Tensor
+        self._rows_unknown: list[int] = []
         """The rows of this rollout for which the environment gave no final observations."""
-        self._has_warned = False
-        self.restart(plan.env_seed)
+        super().__init__(environments, block, plan)
+
+    def _reset(self, env_seed: int) -> Tensor:
+        if self._plan.memory is not None:
+            self._state_of_actor = torch.zeros((self.num_envs, self._plan.memory.state_size), device=self._device)
+            self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
+        return cast(Tensor, self._environments.begin(env_seed))
 
     # Filling
 
     def _begin(self) -> DeviceRollout:
         self._number += 1
-        self._without_finals = []
+        self._rows_unknown = []
         return super()._begin()
 
     def _draw_noise(self) -> None:
@@ -391,34 +398,26 @@ class TensorSampler(BaseDeviceSampler):
             )
         )  # fmt: skip
 
-    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+    def _fill_from(self, t: int) -> int:
         block, actions = self._block, self._actions
-        block.observations[first].copy_(self._observation)
-        filled: int = self.num_steps
-        for t in range(first, self.num_steps):
-            if self._stop[0]:
-                filled = t
-                break
-            outputs = self._outputs(actor, t)
-            drawn = actions.sample(outputs, self._noise_of_rollout[t])
-            block.outputs[t].copy_(outputs)
-            block.actions[t].copy_(drawn)
-            self._keep(t, self._environments.advance(actions.to_env(drawn)))
-        self._observation = block.observations[filled].clone()
-        return filled
+        outputs = self._outputs(t)
+        drawn = actions.sample(outputs, self._noise_of_rollout[t])
+        block.outputs[t].copy_(outputs)
+        block.actions[t].copy_(drawn)
+        self._keep(t, self._environments.advance(actions.to_env(drawn)))
+        return t + 1
 
-    def _outputs(self, actor: ActorOnDevice, t: int) -> Tensor:
-        block, rows = self._block, self._block.observations[t]
-        if self._plan.memory is None:
-            return actor.on_device(rows)
+    def _outputs(self, t: int) -> Tensor:
+        block, rows, memory = self._block, self._block.observations[t], self._plan.memory
+        if memory is None:
+            return self._actor.on_device(rows)
         assert block.starts is not None  # the layout has both with a memory
         assert block.states is not None
         block.starts[t].copy_(self._starts)
-        if t % self._plan.memory.sequence_length == 0:
-            block.states[t // self._plan.memory.sequence_length].copy_(
-                self._state_of_actor.masked_fill(self._starts[:, None], 0.0)
-            )
-        outputs, self._state_of_actor = actor.on_device_with(rows, self._state_of_actor, self._starts)
+        if t % memory.sequence_length == 0:
+            state = self._state_of_actor.masked_fill(self._starts[:, None], 0.0)
+            block.states[t // memory.sequence_length].copy_(state)
+        outputs, self._state_of_actor = self._actor.on_device_with(rows, self._state_of_actor, self._starts)
         return outputs
 
     def _keep(self, t: int, step: TensorStep) -> None:
@@ -431,54 +430,32 @@ class TensorSampler(BaseDeviceSampler):
             assert step.absent is not None  # of environments with agents
             block.absent[t].copy_(step.absent)
         if step.finals is None:
-            self._without_finals.append(t)
+            self._rows_unknown.append(t)
         block.finals[t].copy_(block.observations[t] if step.finals is None else step.finals)
         if self._plan.memory is not None:
             self._starts = step.terminated | step.truncated
 
     # Reading
 
-    def _counted_rollout(self, version: int) -> Rollout:
-        block, environments = self._block, self._environments
-        is_cut = block.truncated & ~block.terminated
-        layout = environments.encode.layout
-        finals = block.finals
-        rows_unknown, is_unknown = self._without_finals, is_cut
-        if len(rows_unknown) < self.num_steps:
-            is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
-        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers_of(finals, layout).ndim - 2)))
-        counts = (
-            is_cut.sum(),
-            is_unknown.sum(),
-            (~numbers_of(block.observations[1:], layout).isfinite()).sum(),
-            (~block.rewards.isfinite()).sum(),
-            (~numbers_of(finals, layout).isfinite() & cut_finals).sum(),
-        )
-        # The rollout's one wait for the device, except for the search of truncated rows if there are any.
-        (num_cut, num_unknown, *bad), counted = self.counts.on_host(block, counts)
-        if any(bad):
-            environments.require_finite("observation", block.observations[1:])
-            environments.require_finite("reward", block.rewards)
-            environments.require_finite("final observation", finals.masked_fill(~cut_finals, 0.0))
-        if num_unknown and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of the "
-                'observation before the last action stands for theirs (the approximation "last observation", as in '
-                "rsl_rl)",
-                environments.name,
-            )
-        self.counts.read(counted)
-        rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
-        # It waits for the device, like the search of truncated rows; without agents, all rows are steps.
-        valid = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
-        return self._rollout_with(valid, rows, finals.flatten(0, 1).index_select(0, rows), version)
+    def _finals(self, rows: Tensor) -> Tensor:
+        if len(rows) and self._rows_unknown and not self._has_warned:  # it waits for the device until it has warned
+            unknown = self._all_rows.new_tensor(self._rows_unknown)
+            self._has_warned = bool(torch.isin(rows // self.num_envs, unknown).any())
+            if self._has_warned:
+                logger.warning(
+                    "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of "
+                    'the observation before the last action stands for theirs (the approximation "last observation", '
+                    "as in rsl_rl)",
+                    self._environments.name,
+                )
+        return self._block.finals.flatten(0, 1).index_select(0, rows)
 
-    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._observation = self._environments.begin(env_seed).clone()
-        if self._plan.memory is not None:
-            self._state_of_actor = torch.zeros((self.num_envs, self._plan.memory.state_size), device=self._device)
-            self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
+    def _refuse_numbers(self) -> None:
+        block, environments = self._block, self._environments
+        is_cut = (block.truncated & ~block.terminated).reshape(*block.rewards.shape, *[1] * (block.finals.ndim - 2))
+        environments.require_finite("observation", block.observations[1:])
+        environments.require_finite("reward", block.rewards)
+        environments.require_finite("final observation", block.finals.masked_fill(~is_cut, 0.0))
 
     # Checkpoints
 

@@ -11,7 +11,7 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.runners.process_group import SingleProcess
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.schedule import Schedule
 from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
 from hybridppo.system.signals import Interruption, Stopped, stoppable
@@ -43,7 +43,7 @@ class Runner:
     def __init__(
         self,
         agent: Agent,
-        sampler: BaseSampler,
+        sampler: Sampler,
         placement: Placement,
         *,
         total_steps: int,
@@ -228,7 +228,7 @@ class Runner:
         return found
 
     def steer(self, steering: Steering) -> list[Any]:
-        """As `BaseSampler.steer`, in all processes; only the first calls it, within `first_only`."""
+        """As `Sampler.steer`, in all processes; only the first calls it, within `first_only`."""
         if self.group.has_left:
             raise steering_refused("environments of other learners after the training", "steer them before its end")
         found: list[Any] = self.group.call("steered", *steering)

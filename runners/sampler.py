@@ -32,7 +32,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
 
@@ -89,26 +89,33 @@ class RolloutPlan:
     """Returns the present discounts of the rewards in `Rollout.returns_so_far`, `[N]`; None for rollouts without."""
 
 
-class BaseSampler:
-    """The base of samplers: a rollout is begun, perhaps paused and saved, and returned.
+class Sampler:
+    """Samples rollouts: each is begun, perhaps paused and saved, and returned.
 
     Args:
-        environments: the environments, or what steps them; closed with the sampler.
-        counts: counts the steps.
-        plan: what a rollout is made of.
-        stop: set to 1 to stop before the next step.
+        environments: the environments, or what steps them; closed with the sampler. For rollouts on the host, a
+            `LocalFiller`, or `Workers`.
+        plan: what a rollout is made of; one `[T, N]` block of noise is drawn per rollout.
+        counts: counts the steps; None for those of rollouts on the host.
     """
 
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
 
-    def __init__(self, environments: Any, counts: Counts[Any], plan: RolloutPlan, stop: Flag | None = None) -> None:
+    def __init__(self, environments: Any, plan: RolloutPlan, counts: Counts[Any] | None = None) -> None:
         self._environments, self._encode, self._plan = environments, environments.encode, plan
+        self._stop: Flag = bytearray(1)
+        """Set to 1 to stop before the next step."""
+        if counts is None:
+            self._buffers: list[RolloutBuffer] = environments.buffers
+            num_columns = self._buffers[0].rewards.shape[1]
+            environments.counts = counts = Counts(environments, num_columns, EpisodeStatistics, plan.discounts)
+            self._stop = environments.stop
+        self._turn, self._has_warned = 0, False
         self.counts, self.infos = counts, InfoMetrics(environments)
         self.num_steps, self.num_envs = plan.num_steps, counts.num_columns
         self.columns, self.num_parts = slice(0, self.num_envs), 1
         """The columns of this process among those of all processes, and the parts of a rollout (`Rollout.parts`)."""
-        self._stop: Flag = bytearray(1) if stop is None else stop
         self._unfinished: UnfinishedRollout | None = None
         self.metrics: Metrics = {}
         """Additional metrics of the last rollout."""
@@ -260,140 +267,8 @@ class BaseSampler:
         self.request_stop()
         self._environments.close()
 
-    # What a subclass has to do
-
     def _begin(self) -> Any:
         """The arrays for the next rollout, with new noise."""
-        raise NotImplementedError
-
-    def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
-        """Begin to fill the rest of the rows."""
-        raise NotImplementedError
-
-    def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
-        """Wait until all rows are filled or the flag was seen; set `filled` and `finals`."""
-        raise NotImplementedError
-
-    def _is_complete(self, unfinished: UnfinishedRollout) -> bool:
-        """Whether a rollout that is not being filled has all its rows."""
-        return unfinished.filled == self.num_steps
-
-    def _read(self, unfinished: UnfinishedRollout) -> Rollout | None:
-        """Count and return a rollout that has ended; None if restarts have left nothing to learn from."""
-        raise NotImplementedError
-
-    # Checkpoints
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The state for `load_state`: tensors by name, and a JSON object. A rollout under way must be paused."""
-        state = {
-            **self.counts.state(),
-            "noise": self._plan.noise.bit_generator.state,
-            "steering": [list(each) for each in self.steering],
-            "steering_due": [list(each) for each in self._steering_due],
-            "under_way": None,
-        }
-        try:
-            if self.failure is not None:
-                raise EnvStateError(self.failure)
-            tensors, environments = self._state_of_environments()
-        except EnvStateError as error:  # the rollout under way is lost too: nothing could continue it
-            return {}, {**state, "environments": {"not_saved": str(error)}}
-        if self._unfinished is not None:
-            unfinished = self._unfinished
-            assert not unfinished.is_running, "a rollout is being sampled: pause it first"
-            rows, of_rows = self._state_of_rows(unfinished)
-            tensors |= {f"buffer.{name}": tensor for name, tensor in rows.items()}
-            numbers = {"version": unfinished.version, "filled": unfinished.filled, "rows_are": self.rows_are}
-            state["under_way"] = {**numbers, **of_rows}
-        return tensors, {**state, **self.infos.state(), "environments": environments}
-
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """Restore a saved state.
-
-        Returns:
-            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
-        """
-        self.counts.load_state(state)
-        self._plan.noise.bit_generator.state = state["noise"]
-        self._load_steering(state)
-        unfinished = state["under_way"]
-        try:
-            if "not_saved" in state["environments"]:
-                raise EnvStateError(str(state["environments"]["not_saved"]))
-            if unfinished is not None and unfinished["rows_are"] != self.rows_are:
-                raise EnvStateError(f"a rollout was under way {unfinished['rows_are']}, not {self.rows_are}")
-            self._load_environments(tensors, state["environments"])
-        except EnvStateError as error:
-            self._steer_due()  # the rollout that it waited for is lost
-            self.counts.drop_running()
-            self.restart(env_seed)
-            return str(error)
-        if unfinished is not None:
-            filled = whole(unfinished, "filled")
-            rows = {name.removeprefix("buffer."): each for name, each in tensors.items() if name.startswith("buffer.")}
-            self._load_rows(rows, unfinished, filled)
-        self.infos.load_state(state)
-        return None
-
-    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `_load_environments`; raises `EnvStateError`."""
-        raise NotImplementedError
-
-    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
-        """Restore the result of `_state_of_environments`, or raise `EnvStateError`."""
-        raise NotImplementedError
-
-    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `_load_rows`."""
-        raise NotImplementedError
-
-    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
-        """Restore a rollout under way."""
-        raise NotImplementedError
-
-    def own_parts(self, rollout: Any) -> Any:
-        """The part of a rollout from a file that this process has: all of it.
-
-        Raises:
-            ValueError: if a tensor has another shape or type, or a row is out of range.
-        """
-        encode = self._encode
-        layout = RolloutBuffer.layout(
-            len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory
-        )
-        finals = (len(rollout.final_rows), *encode.shape), layout["observations"][1]
-        layout |= {"log_probs": layout["rewards"], "final_observations": finals}
-        for name in TENSORS_OF_ROLLOUTS:
-            shape, dtype = layout.get(name, (None, ""))
-            like = None if shape is None else np.broadcast_to(np.zeros((), dtype), shape)
-            require_like(name, getattr(rollout, name), like)
-        if rollout.turns is not None:
-            require_like("turns", rollout.turns, np.empty((1, self.num_envs), np.int64))
-        for name in ("valid_rows", "final_rows"):
-            rows = getattr(rollout, name)
-            require_like(name, rows, np.empty(len(rows), np.int64))
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < rollout.rewards.numel():
-                raise ValueError(f"{name} are not all of {rollout.rewards.numel()} rows")
-        return rollout
-
-
-class Sampler(BaseSampler):
-    """Samples environments of the host.
-
-    Args:
-        filler: steps the environments; a `LocalFiller`, or `Workers`.
-        plan: what a rollout is made of; one `[T, N]` block of noise is drawn per rollout.
-    """
-
-    def __init__(self, filler: Any, plan: RolloutPlan) -> None:
-        self._buffers: list[RolloutBuffer] = filler.buffers
-        num_columns = self._buffers[0].rewards.shape[1]
-        super().__init__(filler, Counts(filler, num_columns, EpisodeStatistics, plan.discounts), plan, filler.stop)
-        filler.counts = self.counts
-        self._turn, self._has_warned = 0, False
-
-    def _begin(self) -> RolloutBuffer:
         buffer = self._buffers[self._turn]
         self._turn = (self._turn + 1) % len(self._buffers)
         if self._plan.num_episodes is None:
@@ -401,19 +276,23 @@ class Sampler(BaseSampler):
         return buffer
 
     def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
+        """Begin to fill the rest of the rows."""
         self._environments.fill_async(unfinished.buffer, actor, unfinished.filled)
 
     def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
+        """Wait until all rows are filled or the flag was seen; set `filled` and `finals`."""
         unfinished.filled, finals = self._environments.fill_wait()
         unfinished.finals += finals
         self.seconds_filling = self._environments.seconds
 
     def _is_complete(self, unfinished: UnfinishedRollout) -> bool:
+        """Whether a rollout that is not being filled has all its rows."""
         if self._plan.num_episodes is None:
-            return super()._is_complete(unfinished)
+            return unfinished.filled == self.num_steps
         return num_ends(unfinished.buffer, 0, unfinished.filled) >= self._plan.num_episodes
 
     def _read(self, unfinished: UnfinishedRollout) -> Rollout | None:
+        """Count and return a rollout that has ended; None if restarts have left nothing to learn from."""
         buffer, self._environments.filled = unfinished.buffer, 0
         if unfinished.filled < len(buffer.rewards):
             buffer = buffer.first(unfinished.filled, self._plan.memory)
@@ -467,18 +346,73 @@ class Sampler(BaseSampler):
         """`count` rows of zeros, as actors take them."""
         return np.zeros((count, *self._encode.shape), self._encode.dtype)
 
-    def close(self) -> None:  # noqa: D102 - as in the base
-        super().close()
-        self._environments.counts = None  # which would keep this sampler alive
-
     # Checkpoints
 
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The state for `load_state`: tensors by name, and a JSON object. A rollout under way must be paused."""
+        state = {
+            **self.counts.state(),
+            "noise": self._plan.noise.bit_generator.state,
+            "steering": [list(each) for each in self.steering],
+            "steering_due": [list(each) for each in self._steering_due],
+            "under_way": None,
+        }
+        try:
+            if self.failure is not None:
+                raise EnvStateError(self.failure)
+            tensors, environments = self._state_of_environments()
+        except EnvStateError as error:  # the rollout under way is lost too: nothing could continue it
+            return {}, {**state, "environments": {"not_saved": str(error)}}
+        if (unfinished := self._unfinished) is not None:
+            assert not unfinished.is_running, "a rollout is being sampled: pause it first"
+            rows, finals = self._rows_of(unfinished.buffer, unfinished.filled), unfinished.finals
+            rows["final_observations"] = torch.from_numpy(
+                np.stack([final for _, _, final in finals]) if finals else self._no_rows(0)
+            )
+            tensors |= {f"buffer.{name}": tensor.clone() for name, tensor in rows.items()}
+            state["under_way"] = {
+                "version": unfinished.version,
+                "filled": unfinished.filled,
+                "final_rows": [[step, env] for step, env, _ in finals],
+                "rows_are": self.rows_are,
+                **self._noise_under_way(),
+            }
+        return tensors, {**state, **self.infos.state(), "environments": environments}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """Restore a saved state.
+
+        Returns:
+            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
+        """
+        self.counts.load_state(state)
+        self._plan.noise.bit_generator.state = state["noise"]
+        self._load_steering(state)
+        unfinished = state["under_way"]
+        try:
+            if "not_saved" in state["environments"]:
+                raise EnvStateError(str(state["environments"]["not_saved"]))
+            if unfinished is not None and unfinished["rows_are"] != self.rows_are:
+                raise EnvStateError(f"a rollout was under way {unfinished['rows_are']}, not {self.rows_are}")
+            self._load_environments(tensors, state["environments"])
+        except EnvStateError as error:
+            self._steer_due()  # the rollout that it waited for is lost
+            self.counts.drop_running()
+            self.restart(env_seed)
+            return str(error)
+        if unfinished is not None:
+            self._load_rows(part_of(tensors, "buffer."), unfinished, whole(unfinished, "filled"))
+        self.infos.load_state(state)
+        return None
+
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON for `_load_environments`; raises `EnvStateError`."""
         states, observation, remembered = self._environments.state()
         tensors = {"observation": observation} | ({} if self._plan.memory is None else {"memory": remembered})
         return {name: torch.from_numpy(array) for name, array in tensors.items()}, {"states": states}
 
     def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
+        """Restore the result of `_state_of_environments`, or raise `EnvStateError`."""
         require_like("observation", tensors["observation"], self._no_rows(self.num_envs))
         observation = tensors["observation"].numpy()
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
@@ -493,37 +427,69 @@ class Sampler(BaseSampler):
         if self._plan.num_episodes is not None:
             self._environments.seed_episodes(self.counts.statistics.episodes)
 
-    def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
+    def _rows_of(self, buffer: Any, filled: int) -> dict[str, Tensor]:
+        """The rows of a rollout that a checkpoint needs, by name; views."""
         end = self.num_steps if self._plan.num_episodes is None else chunk_end(filled)
         noise = slice(self._plan.distribution.noise_row(filled), self._plan.distribution.noise_rows(end))
-        return buffer.rows(filled, noise, self._plan.memory)
+        rows = buffer.rows(filled, noise, self._plan.memory)
+        return {name: torch.from_numpy(array[which]) for name, (array, which) in rows.items()}
 
-    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        parts = self._rows_that_matter(unfinished.buffer, unfinished.filled).items()
-        rows, finals = {name: torch.from_numpy(array[rows]) for name, (array, rows) in parts}, unfinished.finals
-        rows["finals"] = torch.from_numpy(np.stack([final for _, _, final in finals]) if finals else self._no_rows(0))
-        return rows, {"final_rows": [[step, env] for step, env, _ in finals]}
+    def _noise_under_way(self) -> dict[str, Any]:
+        """The noise of the rollout under way as JSON, if it is not among the rows."""
+        return {}
 
-    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
+    def _buffer_for(self, filled: int) -> Any:
+        """The next rollout, with room for so many rows, which are loaded."""
         buffer = self._buffers[self._turn]
+        self._turn = (self._turn + 1) % len(self._buffers)
         if self._plan.num_episodes is not None:
             self._environments.make_room(buffer, chunk_end(filled))
+        self._environments.filled = filled
+        return buffer
+
+    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
+        """Restore a rollout under way."""
+        buffer = self._buffer_for(filled)
         if filled > len(buffer.rewards):
             raise ValueError(f"filled is {filled}, but a rollout has {len(buffer.rewards)} rows")
-        self._turn = (self._turn + 1) % len(self._buffers)
-        for name, (array, which) in self._rows_that_matter(buffer, filled).items():
-            require_like(f"buffer.{name}", rows.get(name), array[which])
-            array[which] = rows[name].numpy()
-        require_like("the final observations", rows["finals"], self._no_rows(len(state["final_rows"])))
-        finals = [(step, env, final) for (step, env), final in zip(state["final_rows"], rows["finals"].numpy())]  # noqa: B905
+        for name, mine in self._rows_of(buffer, filled).items():
+            load_into(f"buffer.{name}", mine, rows.get(name))
+        require_like("the final observations", rows["final_observations"], self._no_rows(len(state["final_rows"])))
+        finals = [
+            (step, env, final) for (step, env), final in zip(state["final_rows"], rows["final_observations"].numpy())
+        ]  # noqa: B905
         for step, env, _ in finals:
             if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
                 raise ValueError(f"there is no step {step} of environment {env}")
         self._unfinished = UnfinishedRollout(buffer, whole(state, "version"), filled, finals)
-        self._environments.filled = filled
         if self._plan.num_episodes is not None:
             begun = self.counts.statistics.episodes + num_ends(buffer, 0, filled)
             self._environments.seed_episodes(begun)
+
+    def own_parts(self, rollout: Any) -> Any:
+        """The part of a rollout from a file that this process has: all of it.
+
+        Raises:
+            ValueError: if a tensor has another shape or type, or a row is out of range.
+        """
+        encode = self._encode
+        layout = RolloutBuffer.layout(
+            len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory
+        )
+        finals = (len(rollout.final_rows), *encode.shape), layout["observations"][1]
+        layout |= {"log_probs": layout["rewards"], "final_observations": finals}
+        for name in TENSORS_OF_ROLLOUTS:
+            shape, dtype = layout.get(name, (None, ""))
+            like = None if shape is None else np.broadcast_to(np.zeros((), dtype), shape)
+            require_like(name, getattr(rollout, name), like)
+        if rollout.turns is not None:
+            require_like("turns", rollout.turns, np.empty((1, self.num_envs), np.int64))
+        for name in ("valid_rows", "final_rows"):
+            rows = getattr(rollout, name)
+            require_like(name, rows, np.empty(len(rows), np.int64))
+            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < rollout.rewards.numel():
+                raise ValueError(f"{name} are not all of {rollout.rewards.numel()} rows")
+        return rollout
 
 
 class LocalFiller(Stepper):
@@ -555,7 +521,8 @@ class LocalFiller(Stepper):
         # With a thread, one buffer is filled while the agent learns from the other.
         capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY
         self.buffers, self.stop = [self._allocated(capacity) for _ in range(1 + in_thread)], bytearray(1)
-        self.counts, self.filled = None, 0  # which only workers need
+        self.counts: Any = None  # which only workers need
+        self.filled = 0
         self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self._thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if in_thread else None
         self.seed_episodes(0)
@@ -632,6 +599,7 @@ class LocalFiller(Stepper):
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         self._wait = closed  # else an error in the thread, which its future keeps, would keep the sampler alive
+        self.counts = None
         self._environments.close()
 
 
@@ -681,3 +649,10 @@ def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -
     )
     if is_found != is_like:
         raise ValueError(f"{name} is {is_found}, not {is_like}")
+
+
+def load_into(name: str, mine: Tensor, saved: Tensor | None) -> None:
+    """Write a saved tensor into `mine`."""
+    require_like(name, saved, mine)
+    assert saved is not None
+    mine.copy_(saved)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 
 
 class Schedule:
@@ -23,7 +23,7 @@ class Schedule:
         placement: the placement.
     """
 
-    def __init__(self, agent: Agent, sampler: BaseSampler, placement: Placement) -> None:
+    def __init__(self, agent: Agent, sampler: Sampler, placement: Placement) -> None:
         self._agent, self._sampler, self._placement = agent, sampler, placement
         self._max_lag = placement.max_lag
         self._overlapped = 0.0

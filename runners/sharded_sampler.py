@@ -17,7 +17,7 @@ from hybridppo.rollouts.rollout import RolloutParts, in_parts
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.process_group import SingleProcess, on_host
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import part_of
 
 _IN_SHARDS = "they were saved in shards, each of which goes on by itself: as many shards go on exactly"
@@ -47,7 +47,7 @@ class EnvironmentShards(Environments):
             part.close()
 
 
-class ShardsSampler(BaseSampler):
+class ShardsSampler(Sampler):
     """Samples the shards of this process. All processes call every method together, except `request_stop` and `close`.
 
     A rollout that was begun is always finished. The division of shards among processes changes no result.
@@ -65,7 +65,7 @@ class ShardsSampler(BaseSampler):
 
     def __init__(
         self,
-        samplers: Sequence[BaseSampler],
+        samplers: Sequence[Sampler],
         environments: EnvironmentShards,
         *,
         first: int,
@@ -77,7 +77,7 @@ class ShardsSampler(BaseSampler):
     ) -> None:
         one = samplers[0]
         counts = Counts(environments, one.num_envs * num_shards, EpisodeStatistics)
-        super().__init__(environments, counts, replace(one._plan, noise=noise))
+        super().__init__(environments, replace(one._plan, noise=noise), counts)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = envs_per_shard, group
         self._exploration = exploration

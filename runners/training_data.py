@@ -23,7 +23,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.process_group import Piece, SingleProcess
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.schedule import Schedule
 from hybridppo.system.validation import part_of, whole
 
@@ -38,7 +38,7 @@ class OnPolicyData:
         group: the other processes that train together with this one.
     """
 
-    def __init__(self, agent: Agent, sampler: BaseSampler, placement: Placement, group: SingleProcess) -> None:
+    def __init__(self, agent: Agent, sampler: Sampler, placement: Placement, group: SingleProcess) -> None:
         self._agent, self._sampler, self._placement, self._group = agent, sampler, placement, group
         self.rollout: Any = None
         """The rollout that was sampled and not learned from; None if there is none."""
@@ -119,7 +119,7 @@ class OffPolicyData(OnPolicyData):
 
     _agent: DDPG
 
-    def __init__(self, agent: DDPG, sampler: BaseSampler, placement: Placement, group: SingleProcess) -> None:
+    def __init__(self, agent: DDPG, sampler: Sampler, placement: Placement, group: SingleProcess) -> None:
         super().__init__(agent, sampler, placement, group)
         if agent.config.num_envs != sampler.num_envs:
             raise ConfigurationError(

@@ -416,6 +416,7 @@ class Workers:
     def close(self) -> None:
         """End all workers; a second call does nothing."""
         self.on_loss = lambda worker: None  # the owner's function would keep its owner alive
+        self.counts = None
         self.pool.close()
 
 

@@ -48,7 +48,7 @@ from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.process_group import ProcessGroup, SingleProcess, host_copy, joined_columns, on_host, own_columns
 from hybridppo.runners.processes import command_of, signals_blocked, wait_for_ends
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
 from hybridppo.settings import Plan, RunOptions
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
@@ -312,14 +312,14 @@ class MultiLearnerStrategy(Strategy):
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> BaseSampler:
+    ) -> Sampler:
         """A sampler of this learner's shards."""
         assert isinstance(environments, EnvironmentShards)  # from `environments`
         share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
         workers = options["num_workers"] and options["num_workers"] // self.shards
         # The same actor samples one shard after the other.
         thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
-        samplers: list[BaseSampler] = []
+        samplers: list[Sampler] = []
         try:
             for shard, part in zip(self._mine, environments.parts, strict=True):
                 of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
@@ -345,7 +345,7 @@ class MultiLearnerStrategy(Strategy):
             sampler.counts.count_by_policy(agent.columns)
         return sampler
 
-    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+    def runner(self, agent: Agent, sampler: Sampler, placement: Placement, **options: Any) -> Runner:
         """A loop that stops and saves together with all learners."""
         options["group"] = group = self.group
         if isinstance(group, ProcessGroup):

@@ -38,7 +38,7 @@ from hybridppo.runners.counts import Counts
 from hybridppo.runners.process_group import on_host
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler, RolloutPlan
+from hybridppo.runners.sampler import RolloutPlan, Sampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Stopped
@@ -323,7 +323,7 @@ class RemoteLearner(RayWorker):
         self._environments.close()
 
 
-class Learners(BaseSampler):
+class Learners(Sampler):
     """The learners, each with an equal share of the environments.
 
     The loop takes them for the sampler: they count steps and episodes once these are learned from.
@@ -357,7 +357,7 @@ class Learners(BaseSampler):
         out_of_reach = EnvironmentShards([template])  # the environments of learners are
         counts = Counts(out_of_reach, config.num_envs * template.num_agents, EpisodeStatistics)
         plan = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
-        super().__init__(out_of_reach, counts, plan)
+        super().__init__(out_of_reach, plan, counts)
         template.close()
         self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
         share = config.num_envs // learners

@@ -29,7 +29,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Plan, RunOptions
 from hybridppo.system.signals import handlers_kept
 
@@ -164,7 +164,7 @@ class RayStrategy(Strategy):
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> BaseSampler:
+    ) -> Sampler:
         """A sampler whose workers are Ray's, or one in this process that acts in their environments."""
         if not isinstance(self.policy, SingleLearnerCoarse):
             return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})
@@ -219,7 +219,7 @@ class CentralStrategy(RayStrategy):
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> BaseSampler:
+    ) -> Sampler:
         """The learners, in the place of a sampler."""
         from hybridppo.distributed.parameter_server import Learners  # loads Ray
 
@@ -229,7 +229,7 @@ class CentralStrategy(RayStrategy):
             source, environments, agent, learners=self._count, max_lag=self.policy.lag, seed=self._seed, **own
         )
 
-    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+    def runner(self, agent: Agent, sampler: Sampler, placement: Placement, **options: Any) -> Runner:
         """A loop whose iterations are updates of the learners."""
         from hybridppo.distributed.parameter_server import CentralRunner  # loads Ray
 

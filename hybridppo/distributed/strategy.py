@@ -23,7 +23,7 @@ from hybridppo.networks.modes import require_same_everywhere
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Plan, RunOptions
 
 logger = logging.getLogger(__name__)
@@ -98,11 +98,11 @@ class Strategy:
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> BaseSampler:
+    ) -> Sampler:
         """As `make_sampler`."""
         return make_sampler(source, environments, agent, placement, **options)
 
-    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+    def runner(self, agent: Agent, sampler: Sampler, placement: Placement, **options: Any) -> Runner:
         """As `Runner`."""
         return Runner(agent, sampler, placement, **options)
 

@@ -29,12 +29,12 @@ from hybridppo.runners.evaluator import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper
 from hybridppo.runners.processes import Pool, SharedArrays
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Plan
 from hybridppo.system.signals import Interruption
 
 OF_A_TRAINING = (
-    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Plan, Placement, Pool,
+    Batch, Sampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Plan, Placement, Pool,
     Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
     TrainingRun,
 )  # fmt: skip

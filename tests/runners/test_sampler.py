@@ -440,7 +440,7 @@ def test_a_rollout_that_was_broken_off_has_what_the_next_test_alters() -> None:
     tensors, state = broken_off()
     assert state["under_way"]["filled"] == 2
     assert state["under_way"]["final_rows"] == [[0, 1]]
-    assert tensors["buffer.finals"].tolist() == [[0, 1]]
+    assert tensors["buffer.final_observations"].tolist() == [[0, 1]]
     sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
     assert sampler.load_state(tensors, state, env_seed=1) is None
 
@@ -457,8 +457,8 @@ def test_final_observations_of_rows_that_there_are_not_are_refused(rows: Any) ->
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [
-        ("buffer.finals", torch.zeros(1, 1)),
-        ("buffer.finals", torch.zeros(1, 2, dtype=torch.float64)),
+        ("buffer.final_observations", torch.zeros(1, 1)),
+        ("buffer.final_observations", torch.zeros(1, 2, dtype=torch.float64)),
         ("buffer.rewards", torch.zeros(1, NUM_ENVS)),
         ("buffer.rewards", torch.zeros(2, NUM_ENVS, dtype=torch.float64)),
         ("buffer.observations", torch.zeros(2, NUM_ENVS, 2)),

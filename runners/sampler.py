@@ -454,10 +454,9 @@ class Sampler:
             raise ValueError(f"filled is {filled}, but a rollout has {len(buffer.rewards)} rows")
         for name, mine in self._rows_of(buffer, filled).items():
             load_into(f"buffer.{name}", mine, rows.get(name))
-        require_like("the final observations", rows["final_observations"], self._no_rows(len(state["final_rows"])))
-        finals = [
-            (step, env, final) for (step, env), final in zip(state["final_rows"], rows["final_observations"].numpy())
-        ]  # noqa: B905
+        saved = rows["final_observations"]
+        require_like("the final observations", saved, self._no_rows(len(state["final_rows"])))
+        finals = [(*place, final) for place, final in zip(state["final_rows"], saved.numpy(), strict=True)]
         for step, env, _ in finals:
             if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
                 raise ValueError(f"there is no step {step} of environment {env}")

@@ -37,7 +37,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.compiled import kernels, perceptrons
-from hybridppo.compiled.python_form import EnvironmentSpec, PythonAgents, PythonForm
+from hybridppo.compiled.python_form import EnvironmentSpec, PythonAgents, PythonEnv
 from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
@@ -69,7 +69,7 @@ class Definition(EnvironmentSpec):
     shows_state: bool = False
     """Whether the state follows an agent's own observation in the rows that loops write."""
 
-    def __call__(self, render_mode: str | None = None) -> PythonForm | PythonAgents:
+    def __call__(self, render_mode: str | None = None) -> PythonEnv | PythonAgents:
         """An environment that Python steps, with gymnasium's interface, or PettingZoo's for several agents.
 
         Args:
@@ -82,7 +82,7 @@ class Definition(EnvironmentSpec):
             arguments = ", ".join(DRAW_OF_AGENTS if self.policies else DRAW)
             remedy = f"write `def draw({arguments})` in the class" if self.draw is None else "it draws for 'rgb_array'"
             raise gym.error.UnsupportedMode(f"{self.name} has no render_mode {render_mode!r}: {remedy}")
-        return PythonAgents(self, render_mode) if self.policies else PythonForm(self, render_mode)
+        return PythonAgents(self, render_mode) if self.policies else PythonEnv(self, render_mode)
 
     def __repr__(self) -> str:
         return f"<compiled environment {self.name}>"

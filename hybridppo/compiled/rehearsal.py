@@ -1,6 +1,7 @@
 """Checks a definition before it is compiled: its source, and some steps in Python.
 
     rehearse(definition)            # an EnvError names the file, the line and the fault
+    problems = phases_that_race(definition)
 
 Compiled code does not notice many errors: an index outside of an array, an entry of an observation that is not written,
 a boolean in place of a reward. Python finds them in milliseconds. In code that the rehearsal does not reach, compiled
@@ -12,6 +13,8 @@ import copy
 import dis
 import os
 import traceback
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.python_form import PythonAgents, place_of, unknown_field, wanted_of
+from hybridppo.compiled.python_form import PythonAgents, PythonForm, place_of, unknown_field, wanted_of
 from hybridppo.compiled.sources import REMEDY, parsed
 from hybridppo.errors import ENV_FAILURES, EnvError
 
@@ -92,32 +95,27 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not isinstance(node.value, bool)
 
 
-class _Few(PythonAgents):
-    """Let only the first two and the last two agents of each kind act: a thousand would take seconds."""
-
-    def _those_there(self) -> list[tuple[int, str]]:
-        kinds = self.definition.policies.items()
-        few = {f"{kind}_{number}" for kind, count in kinds for number in (0, 1, count - 2, count - 1)}
-        return [(agent, name) for agent, name in super()._those_there() if name in few]
-
-
 def _step(definition: Definition) -> None:
-    """Make random steps with their own seed."""
-    environment: Any = _Few(definition) if definition.policies else definition()
+    """Make random steps with their own seed, of the first two and the last two agents of each kind: all take long."""
+    environment, counts = definition(), definition.policies.values() or [1]
     space = copy.deepcopy(definition.action_space)  # whose random numbers do not change
     space.seed(0)
-    environment.reset(seed=0)
-    for _ in range(max(FEWEST_STEPS, STEPS // max(1, len(definition.agents)))):
-        if definition.policies:
-            environment.step({agent: space.sample() for agent in environment.agents})
-            is_over = not environment.agents
-            if definition.state_space is not None:
-                environment.state()
-        else:
-            _, _, terminated, truncated, _ = environment.step(space.sample())
-            is_over = terminated or truncated
-        if is_over:
-            environment.reset()
+    few = [
+        first + number
+        for first, count in zip(accumulate(counts, initial=0), counts, strict=False)
+        for number in sorted({0, 1, count - 2, count - 1} & {*range(count)})
+    ]
+    there: list[int] = []
+    for step in range(max(FEWEST_STEPS, STEPS // len(environment.present))):
+        if not there:
+            environment.begin(None if step else 0)
+            there = few
+            for agent in there:
+                environment.observation(agent)
+        environment.advance({agent: space.sample() for agent in there})
+        if isinstance(environment, PythonAgents) and environment.state_space is not None:
+            environment.state()
+        there = [agent for agent in few if environment.present[agent]]
 
 
 def _explained(definition: Definition, error: BaseException) -> EnvError:
@@ -130,3 +128,48 @@ def _explained(definition: Definition, error: BaseException) -> EnvError:
         f"{definition.name} cannot be compiled: {where}: `{own[-1].line}`: {type(error).__name__}: {error} (found by "
         f"stepping it in Python){remedy}"
     )
+
+
+class _InAnyOrder(PythonForm):
+    """Runs each phase twice from the same state, with two orders of agents, and notes differences."""
+
+    def __init__(self, definition: Definition, seed: int) -> None:
+        super().__init__(definition)
+        self._order = np.random.default_rng(seed)
+        self.problems: dict[str, str] = {}
+
+    def _run(self, phase: Any, actions: Mapping[int, Any]) -> None:
+        before, randoms = self._states.copy(), self._randoms.copy()
+        super()._run(phase, actions)
+        once, drawn = self._states.copy(), self._randoms.copy()
+        self._states[:], self._randoms[:] = before, randoms
+        super()._run(phase, {agent: actions[agent] for agent in self._order.permutation(list(actions)).tolist()})
+        for name in self.definition.state.names or ():
+            one, other = once[name][0], self._states[name][0]
+            if not np.array_equal(one, other, equal_nan=True):
+                agent = self.definition.agents[int(np.argwhere(one != other)[0][0])]
+                self.problems.setdefault(
+                    phase.__name__,
+                    f"phase {phase.__name__} gives another {name} of {agent} where agents act in another order: a "
+                    "phase may write its own agent's fields alone, and of others read only fields that no agent writes "
+                    "in it (make two phases of it)",
+                )
+        self._states[:], self._randoms[:] = once, drawn
+
+
+def phases_that_race(definition: Definition, steps: int = 50, seed: int = 0) -> list[str]:
+    """A sentence for each phase of a definition that depends on the order of its agents, which must not be.
+
+    Args:
+        definition: a definition with several agents.
+        steps: number of random steps; each phase of a step is run twice.
+        seed: seed of starts, actions and orders.
+    """
+    environment, space = _InAnyOrder(definition, seed), definition.action_space
+    space.seed(seed)
+    environment.begin(seed)
+    for _ in range(steps):
+        if not environment.present.any():
+            environment.begin(None)
+        environment.advance({agent: space.sample() for agent in np.flatnonzero(environment.present).tolist()})
+    return list(environment.problems.values())

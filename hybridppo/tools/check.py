@@ -279,8 +279,7 @@ class _Check:
         if definition is None:
             return
         from hybridppo.compiled.definition import Definition
-        from hybridppo.compiled.python_form import phases_that_race
-        from hybridppo.compiled.rehearsal import rehearse
+        from hybridppo.compiled.rehearsal import phases_that_race, rehearse
 
         if not isinstance(definition, Definition):  # an attribute of the environment's own
             return

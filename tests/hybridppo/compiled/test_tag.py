@@ -9,7 +9,7 @@ from selection import only_by_default
 from tagging import tag, tag_on_grid
 
 from hybridppo import ConfigurationError
-from hybridppo.compiled.python_form import phases_that_race
+from hybridppo.compiled.rehearsal import phases_that_race
 from hybridppo.environments.making import make_environments
 
 pytest.importorskip("numba")

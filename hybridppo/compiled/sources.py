@@ -7,6 +7,7 @@ determines the result, and its hash identifies it.
 
 import ast
 import builtins
+import contextlib
 import copy
 import inspect
 import math
@@ -172,14 +173,14 @@ class _Renaming(ast.NodeTransformer):
         self._gathering, self._where, self._first = gathering, where, first
         self._tree, self._defaults = tree, function.__defaults__ or ()
         code = function.__code__
-        names = (
-            node for node in ast.walk(tree) if isinstance(node, ast.Name)
-        )  # comprehensions have scopes of their own
-        stored = (node.id for node in names if isinstance(node.ctx, ast.Store))
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        stored = (node.id for node in names if isinstance(node.ctx, ast.Store))  # also in comprehensions
         self._locals = {*code.co_varnames, *code.co_cellvars, *stored}
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        self._outside: dict[str, Any] = {**function.__globals__, **dict(cells), **more}
-        self._free = set(code.co_freevars)
+        self._outside: dict[str, Any] = {**vars(builtins), **function.__globals__}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a name without a value yet
+                self._outside[name] = cell.cell_contents
+        self._outside |= more
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list, node.returns = [], None
@@ -192,8 +193,7 @@ class _Renaming(ast.NodeTransformer):
         defaults, node.args.defaults = node.args.defaults, []
         self.generic_visit(node)
         for default, value in zip(defaults, self._defaults, strict=True):  # as they were when the function was made
-            kept = ast.copy_location(_literal(value), default) if _is_plain(value) else self.visit(default)
-            node.args.defaults.append(kept)
+            node.args.defaults.append(_expression(_literal(value)) if _is_plain(value) else self.visit(default))
         return node
 
     def visit_Lambda(self, node: Any) -> ast.AST:
@@ -211,8 +211,9 @@ class _Renaming(ast.NodeTransformer):
             return self.generic_visit(node)
         parameters = zip(function.__code__.co_varnames, map(self.visit, node.args), strict=False)
         names = {name: ast.Name(known, ast.Load()) for name, known in self._gathering.requested.items()}
-        expression = ast.parse(self._gathering.written[function], mode="eval").body
-        written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(expression)
+        written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(
+            _expression(self._gathering.written[function])
+        )
         for part in ast.walk(written):
             ast.copy_location(part, node)
         return written
@@ -261,32 +262,23 @@ class _Renaming(ast.NodeTransformer):
         return ast.copy_location(self._written(node, node.id, value), node)
 
     def _value(self, node: ast.Name) -> Any:
-        if node.id in self._outside:
-            value = self._outside[node.id]
-            if node.id not in self._free:
-                return value
-            try:
-                return value.cell_contents
-            except ValueError:
-                raise self._error(node, f"{node.id} has no value yet") from None
-        if hasattr(builtins, node.id):
-            return getattr(builtins, node.id)
-        raise self._error(node, f"there is no {node.id}")
+        if node.id not in self._outside:
+            raise self._error(node, f"there is no {node.id}")
+        return self._outside[node.id]
 
     def _written(self, node: ast.AST, name: str, value: Any) -> ast.expr:
         """The text for a value."""
+        if isinstance(value, FunctionType):
+            return _expression(self._gathering.name_of(value, value.__name__))
+        if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's wrapper of a function
+            return _expression(self._gathering.name_of(value.py_func, name))
         for known, module in MODULES.items():
             if value is module:
-                return ast.Name(known, ast.Load())
-        if isinstance(value, FunctionType):
-            return ast.Name(self._gathering.name_of(value, value.__name__), ast.Load())
-        if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's wrapper of a function
-            return ast.Name(self._gathering.name_of(value.py_func, name), ast.Load())
-        for known, module in MODULES.items():
+                return _expression(known)
             if getattr(module, name, None) is value and not isinstance(value, float):
-                return ast.Attribute(ast.Name(known, ast.Load()), name, ast.Load())
+                return _expression(f"{known}.{name}")
         if _is_plain(value):
-            return _literal(value)
+            return _expression(_literal(value))
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size:
             if value.nbytes > MOST_BYTES:
                 raise self._error(
@@ -294,7 +286,7 @@ class _Renaming(ast.NodeTransformer):
                     f"{name} has {value.nbytes} bytes, and a constant array has {MOST_BYTES} at most: take a smaller "
                     f"type than {value.dtype}, or fewer numbers",
                 )
-            return ast.Name(self._gathering.name_of_array(value, name), ast.Load())
+            return _expression(self._gathering.name_of_array(value, name))
         raise self._error(node, f"{name} is a {type(value).__name__}, which no compiled function can use: {REMEDY}")
 
     def _error(self, node: ast.AST, what: str) -> EnvError:
@@ -326,17 +318,17 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
 
 
-def _literal(value: Any) -> ast.expr:
+def _literal(value: Any) -> str:
     if isinstance(value, tuple):
-        return ast.Tuple([_literal(part) for part in value], ast.Load())
+        return f"({' '.join(f'{_literal(part)},' for part in value)})"
     if isinstance(value, np.generic):  # a value of its own type, as np.float32(...)
-        plain = value.item()
-        kind = ast.Attribute(ast.Name("np", ast.Load()), value.dtype.name + "_" * (value.dtype == bool), ast.Load())
-        return ast.Call(kind, [_literal(plain)], [])
+        return f"np.{value.dtype.name}{'_' * (value.dtype == bool)}({_literal(value.item())})"
     if isinstance(value, float) and not math.isfinite(value):
-        name = "nan" if math.isnan(value) else "inf"
-        constant = ast.Attribute(ast.Name("np", ast.Load()), name, ast.Load())
-        return ast.UnaryOp(ast.USub(), constant) if value < 0 else constant
+        return f"{'-' * (value < 0)}np.{abs(value)!r}"
     if not isinstance(value, bool):  # a member of an enumeration is a number
         value = int(value) if isinstance(value, int) else float(value)
-    return ast.parse(repr(value), mode="eval").body
+    return repr(value)
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body

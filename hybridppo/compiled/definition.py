@@ -55,9 +55,6 @@ OBSERVE_STATE = ("state", "time", "out")
 DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
 """The arguments of the optional function that draws pictures."""
 
-CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
-"""How actions are drawn, by the kind of the action space."""
-
 
 @dataclass(frozen=True, repr=False)
 class Definition(EnvironmentSpec):
@@ -131,9 +128,10 @@ class Definition(EnvironmentSpec):
             own[kernels.observe] = (
                 f"(observe(agent, state, time, out[:{end}]), observe_state(state, time, out[{end}:]))"
             )
+        choose = kernels.choose_numbers if self.action_kind == "numbers" else kernels.choose_among
         gathering = Gathering(
             self.name,
-            {kernels.choose: CHOOSING[self.action_kind]} | dict(instead or {}),
+            {kernels.choose: choose} | dict(instead or {}),
             written={**own, **written},
             repeated={kernels.phases: {kernels.phase.__name__: [self.functions[name] for name in self.phases]}},
             **options,
@@ -172,43 +170,34 @@ def environment(
         raise ConfigurationError("state_space is for critics of several agents: leave it out, or pass policies")
     for what, space in {"observation_space": observation_space, "state_space": state_space}.items():
         if space is not None and not _is_vector(space):
-            raise ConfigurationError(
-                f"{what} must be a Box of one dimension and float32, got {space}: write "
-                "Box(low, high, (size,), np.float32)"
-            )
-    is_choice = isinstance(action_space, gym.spaces.Discrete) or (
-        isinstance(action_space, gym.spaces.MultiDiscrete) and len(action_space.shape) == 1
-    )
-    if not is_choice and not _is_vector(action_space):
+            remedy = "write Box(low, high, (size,), np.float32)"
+            raise ConfigurationError(f"{what} must be a Box of one dimension and float32, got {space}: {remedy}")
+    is_several = isinstance(action_space, gym.spaces.MultiDiscrete) and len(action_space.shape) == 1
+    if not (isinstance(action_space, gym.spaces.Discrete) or is_several or _is_vector(action_space)):
         raise ConfigurationError(
             f"action_space must be Discrete, "
             f"or of one dimension a MultiDiscrete or a Box of float32, got {action_space}"
         )
 
     def define(written: type) -> Definition:
-        expected = AGENT_FUNCTIONS if kinds else FUNCTIONS
+        own, phases = vars(written), _phases(written) if kinds else ()
+        expected = {**(AGENT_FUNCTIONS if kinds else FUNCTIONS), **dict.fromkeys(phases, PHASE)}
+        if kinds and "end" in own:
+            expected["end"] = END
+        if state_space is not None:
+            expected["observe_state"] = OBSERVE_STATE
         functions = {name: _function(written, name, arguments) for name, arguments in expected.items()}
-        phases: tuple[str, ...] = ()
-        if kinds:
-            phases = _phases(written)
-            functions |= {name: _function(written, name, PHASE) for name in phases}
-            has_end = "end" in vars(written)
-            functions["end"] = _function(written, "end", END) if has_end else _never
-            if state_space is not None:
-                functions["observe_state"] = _function(written, "observe_state", OBSERVE_STATE)
-        draws = "draw" in vars(written)
-        draw = _function(written, "draw", DRAW_OF_AGENTS if kinds else DRAW) if draws else None
         return Definition(
             written.__name__,
             fields,
             cast("gym.spaces.Box", observation_space),
             cast("gym.spaces.Discrete", action_space),
             episode_length,
-            functions,
+            {"end": _never, **functions} if kinds else functions,
             kinds,
             phases,
             cast("gym.spaces.Box | None", state_space),
-            draw,
+            _function(written, "draw", DRAW_OF_AGENTS if kinds else DRAW) if "draw" in own else None,
         )
 
     return define

@@ -130,19 +130,8 @@ def choose(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low:
     raise NotImplementedError
 
 
-def choose_one(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """Gumbel-max, as `Categorical.sample`; `low` is the space's first number."""
-    best, largest = 0, outputs[0] + noise[0]
-    for i in range(1, len(noise)):
-        perturbed = outputs[i] + noise[i]
-        if perturbed > largest:
-            best, largest = i, perturbed
-    action[0] = best
-    for_env[0] = best + low[0]
-
-
-def choose_several(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """As `choose_one` for several choices, as in `Categorical.sample`; `high` has their sizes."""
+def choose_among(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
+    """Gumbel-max for each choice, as `Categorical.sample`; `low` has their first numbers, and `high` their sizes."""
     logit = 0
     for choice in range(len(low)):
         best, largest = 0, outputs[logit] + noise[logit]

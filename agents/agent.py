@@ -1,6 +1,5 @@
 """The base class of PPO and DDPG: `act`, the optimisation loop, shared updates, noise of modules, and saving."""
 
-import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -250,9 +249,8 @@ class PolicyAgent:
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def like(self, config: Any, *, seed: int = 0) -> Any:
-        """A new agent of the same class, with the same spaces and custom parts, and a copy of a loss with a state."""
-        parts = {name: copy.deepcopy(part) if name == "loss" else part for name, part in self.own.items()}
-        parts.pop("agent", None)
+        """A new agent of the same class, with the same spaces and custom parts."""
+        parts = {name: part for name, part in self.own.items() if name != "agent"}
         make: Callable[..., Any] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 

@@ -3,8 +3,8 @@
     policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
 
 Change the loss here. A custom loss is a function like `ppo_loss`, for `hybridppo.train(..., loss=my_loss)`, or a method
-of a subclass, `PPO.loss`. Autograd differentiates both. If the loss is an object with `state_dict` and
-`load_state_dict`, such as one with an adaptive coefficient, its state is saved with the agent.
+of a subclass, `PPO.loss`. Autograd differentiates both. Numbers that a loss changes, such as an adaptive coefficient,
+are buffers of a module (`train(..., modules=...)`), and are saved with the agent.
 
 For the library's own loss, small networks on a CPU learn by the gradient that `by_numpy.py` computes by hand. At
 the start of every run it is compared with autograd's (`choosing.py`): if you change a formula only here, a warning says
@@ -14,13 +14,12 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import ConfigurationError, TrainingError, shown
@@ -85,31 +84,6 @@ class LossFunction(Protocol):
 
     def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
         """The loss of one minibatch; `clip_range` is the present one, which may be annealed."""
-
-
-def has_state(loss: Any) -> bool:
-    """Whether a loss has a state to save with the agent.
-
-    Raises:
-        ConfigurationError: if the state cannot be saved, or the loss has parameters, which would not be trained.
-    """
-    if not (callable(getattr(loss, "state_dict", None)) and callable(getattr(loss, "load_state_dict", None))):
-        return False
-    is_module = isinstance(loss, nn.Module)
-    if is_module and any(True for _ in loss.parameters()):
-        raise ConfigurationError(
-            "a loss must have no parameters: those to be trained belong to train(..., modules=...)"
-        )
-    state = loss.state_dict()
-    for name, value in state.items():
-        try:
-            isinstance(value, Tensor) or json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"the state of a loss must be tensors, numbers, texts and lists, and state_dict()[{name!r}] is "
-                f"{shown(value)}"
-            ) from None
-    return bool(state) or not is_module
 
 
 def checked(loss: Any, like: Tensor) -> Loss:

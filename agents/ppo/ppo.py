@@ -30,7 +30,7 @@ from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import backend_for, has_gradient_of_the_loss, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
-from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, has_state, ppo_loss
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, ppo_loss
 from hybridppo.agents.ppo.normalization import Normalization, too_large
 from hybridppo.agents.ppo.older_policies import Pool, corrected
 from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, require_rows, rows_of, values_of_rows
@@ -100,12 +100,15 @@ class PPO(PolicyAgent):
         for name, part in {"loss": loss, "advantages": advantages}.items():
             if part is not None and (not callable(part) or isinstance(part, type)):
                 raise ConfigurationError(f"{name} must be a function, got {shown(part)}")
+        if hasattr(loss, "state_dict"):
+            raise ConfigurationError(
+                "a loss has no state of its own (state_dict): keep it in buffers of a module, train(..., modules=...)"
+            )
         super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, PPOConfig)
         require_not_recorded(config, self._schedules.functions)
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
         self._loss: LossFunction = loss if loss is not None else ppo_loss
-        self._loss_has_state = has_state(self._loss)
         self._networks, self._modules = networks, modules
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
@@ -169,8 +172,8 @@ class PPO(PolicyAgent):
     @property
     def modules(self) -> list[nn.Module]:
         """All modules with tensors."""
-        parts = (self.critic_memory, self._pool, self.normalization, self.modules_of, self._loss)
-        return [self.actor, self.critic, *(part for part in parts if isinstance(part, nn.Module))]
+        parts = (self.actor, self.critic, self.critic_memory, self._pool, self.normalization, self.modules_of)
+        return [part for part in parts if part is not None]
 
     @property
     def has_own_loss(self) -> bool:
@@ -485,21 +488,19 @@ class PPO(PolicyAgent):
     def _undone_if_stopped(self) -> Iterator[None]:
         """A context after which all is as before if the update was stopped within it."""
         tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
-        rate, of_loss = self.current.learning_rate, self._state_of_loss()
+        rate = self.current.learning_rate
         try:
             yield
         except Stopped:
             for tensor, before in zip(self._changing(), tensors, strict=True):
                 tensor.copy_(before)
             self._order.bit_generator.state = order
-            if self._loss_has_state:
-                self._load_state_of_loss(of_loss)
             if self._adaptive is not None:
                 self._set_adaptive_rate(rate)
             raise
 
     def _changing(self) -> list[Tensor]:
-        return [*super()._changing(), *self.normalization.changing()]
+        return [*super()._changing(), *self.normalization.changing(), *self.modules_of.buffers()]
 
     @property
     def _learning_networks(self) -> list[nn.Module]:
@@ -548,37 +549,18 @@ class PPO(PolicyAgent):
         tensors, state = super().state()
         if self.config.pool_size > 1:
             state |= self._pool.state()
-        if self._loss_has_state:
-            of_loss = self._state_of_loss()
-            tensors |= {f"loss.{name}": value for name, value in of_loss.items() if isinstance(value, Tensor)}
-            state["loss"] = {name: value for name, value in of_loss.items() if not isinstance(value, Tensor)}
         return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
-        of_loss = {name.removeprefix("loss."): t for name, t in tensors.items() if name.startswith("loss.")}
         if self.critic_memory is not None and "memory.critic_state" in tensors:
             self.critic_memory.fit(len(tensors["memory.critic_state"]))
         if "rewards.returns" in tensors:
             self.normalization.fit(tensors["rewards.returns"].numel())
         if self.config.pool_size > 1:
             self._pool.load_state(tensors, state, self.parameters.values.data)
-        super().load_state({name: tensor for name, tensor in tensors.items() if not name.startswith("loss.")}, state)
-        if self._loss_has_state and any(name.startswith("optimizer.") for name in tensors):  # not for networks alone
-            self._load_state_of_loss({**state["loss"], **of_loss})
+        super().load_state(tensors, state)
         if self._adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
-
-    def _state_of_loss(self) -> dict[str, Any]:
-        """A copy of the state of the loss, if it has one."""
-        if not self._loss_has_state:
-            return {}
-        state: Any = self._loss
-        found: dict[str, Any] = copy.deepcopy(dict(state.state_dict()))
-        return found
-
-    def _load_state_of_loss(self, state: dict[str, Any]) -> None:
-        loss: Any = self._loss
-        loss.load_state_dict(state)
 
 
 def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:

@@ -9,7 +9,6 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from hybridppo.agents.policies import PoliciesConfig
-from hybridppo.agents.ppo.loss import has_state
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
 from hybridppo.distributed_policies import Distributed, Local
@@ -155,8 +154,3 @@ def require_shareable(agent: AnyAgent) -> None:
     """
     for each in agents_of(agent):
         require_same_everywhere(*each.modules)
-    if has_state(agent.own.get("loss")):
-        raise ConfigurationError(
-            "a loss with a state (state_dict) cannot be shared by several learners, which each see other rows: use "
-            "distributed='local'"
-        )

@@ -59,23 +59,24 @@ def predicting(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
     return replace(loss, total=loss.total + error + 0.1 * moved, extra={"prediction": error, "moved": moved})
 
 
-class Adaptive:
-    """A penalty whose coefficient grows with every minibatch."""
+class Coefficient(nn.Module):
+    """A coefficient that a loss changes."""
 
     def __init__(self) -> None:
-        self.coefficient = 0.1
+        super().__init__()
+        self.register_buffer("value", torch.tensor(0.1))
 
-    def __call__(self, inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
-        loss = ppo_loss(inputs, config, clip_range)
-        kl = (inputs.log_ratio.exp() - 1.0 - inputs.log_ratio).mean()
-        self.coefficient *= 1.1
-        return replace(loss, total=loss.total + self.coefficient * kl, extra={"coefficient": self.coefficient})
 
-    def state_dict(self) -> dict[str, float]:
-        return {"coefficient": self.coefficient}
+def adaptive(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+    """A penalty whose coefficient grows with every minibatch."""
+    loss, coefficient = ppo_loss(inputs, config, clip_range), inputs.agent.modules_of["coefficient"].value
+    kl = (inputs.log_ratio.exp() - 1.0 - inputs.log_ratio).mean()
+    coefficient.mul_(1.1)
+    return replace(loss, total=loss.total + float(coefficient) * kl, extra={"coefficient": float(coefficient)})
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.coefficient = state["coefficient"]
+
+def adapting() -> dict[str, Any]:
+    return {"loss": adaptive, "modules": {"coefficient": Coefficient()}}
 
 
 def box() -> Box:
@@ -130,7 +131,7 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
     def own() -> dict[str, Any]:
         parts: dict[str, dict[str, Any]] = {
             "modules": {"loss": predicting, "modules": {"predictor": predictor()}},
-            "state": {"loss": Adaptive()},
+            "state": adapting(),
             "advantages": {"advantages": one_step},
         }
         return parts[kind]
@@ -181,18 +182,19 @@ def test_parts_of_ones_own_may_have_names_that_earlier_formats_gave(name: str, t
 
 
 def test_an_update_that_is_broken_off_leaves_the_state_of_a_loss_as_it_was() -> None:
-    agent, (_, rollouts) = train(loss=Adaptive()).agent, rollouts_of(PPO, train)
-    before = agent.state()[1]
+    agent, (_, rollouts) = train(**adapting()).agent, rollouts_of(PPO, train)
+    before = float(agent.modules_of["coefficient"].value)
     assert_stopped_update_changes_nothing(agent, rollouts[0], after=2)
     metrics = agent.update(rollouts[0])
-    steps = [before["loss"]["coefficient"] * 1.1**i for i in range(1, 5)]
+    steps = [before * 1.1**i for i in range(1, 5)]
     assert metrics["coefficient"] == pytest.approx(sum(steps) / 4)  # of the steps that were made, and no others
 
 
 def test_an_agent_like_another_has_a_state_of_its_own() -> None:
-    agent = train(loss=Adaptive(), advantages=one_step).agent
+    agent = train(**adapting(), advantages=one_step).agent
     other = agent.like(CONFIG)
-    assert other._loss is not agent._loss
+    assert float(other.modules_of["coefficient"].value) == pytest.approx(0.1)
+    assert float(agent.modules_of["coefficient"].value) > 0.1
     assert other._advantages is one_step
 
 
@@ -274,8 +276,8 @@ def test_several_learners_share_modules() -> None:
     one, two = (train(distributed=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
     assert same(one, two)
     assert "prediction" in two.metrics
-    with pytest.raises(ConfigurationError, match=r"a loss with a state .* cannot be shared by several learners"):
-        train(config=config, loss=Adaptive(), distributed=MultiLearner(learners=1, shards=2))
+    with pytest.raises(ConfigurationError, match=r"modules that may depend on .* cannot be shared by several learners"):
+        train(config=config, **adapting(), distributed=MultiLearner(learners=1, shards=2))
 
 
 def test_recorded_steps_log_extras_too() -> None:
@@ -315,7 +317,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a term for each row": ({"loss": with_terms(policy=torch.ones(3))}, r"policy of a loss .* scalar, got \[3\]"),
     "an extra of another metric": ({"loss": giving(entropy=1.0)}, r"extra\['entropy'\] .* name of another metric"),
     "an extra that is no scalar": ({"loss": giving(mine=torch.ones(3))}, r"must be a scalar, got \[3\]: take its mean"),
-    "a class": ({"loss": Adaptive}, "loss must be a function, got <class .*Adaptive"),
+    "a class": ({"loss": Coefficient}, "loss must be a function, got <class .*Coefficient"),
+    "a loss with a state": ({"loss": Coefficient()}, r"a loss has no state of its own \(state_dict\): keep it in"),
     "modules without a loss": ({"modules": {"a": nn.Linear(1, 1)}}, "modules are trained by a loss of one's own"),
     "no module": ({"loss": predicting, "modules": {"a": 3}}, r"modules\['a'\] must be a torch.nn.Module, got 3"),
     "a bad name": ({"loss": predicting, "modules": {"a.b": nn.Linear(1, 1)}}, "the name of a module .* 'a.b'"),

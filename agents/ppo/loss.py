@@ -299,10 +299,9 @@ def divergence(
 
 
 def _quantities(rollout: Any, batch: Any, epochs: list[Tensor], parameters: Tensor) -> Iterator[str]:
-    rows = rollout.rewards.flatten().index_select(0, rollout.valid_rows)
     for name, tensor in (
         ("an observation", batch.inputs),
-        ("a reward", rows),
+        ("a reward", rollout.steps(rollout.rewards)),
         ("a log-probability of an action, from the actor's outputs while sampling", batch.log_probs),
         ("a value, from the critic", batch.values),
         ("an advantage, from rewards and values", batch.advantages),

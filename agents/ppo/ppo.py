@@ -31,9 +31,8 @@ from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import backend_for, has_gradient_of_the_loss, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, ppo_loss
-from hybridppo.agents.ppo.normalization import Normalization, too_large
 from hybridppo.agents.ppo.older_policies import Pool, corrected
-from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, require_rows, rows_of, values_of_rows
+from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, Normalization, require_rows, too_large, values_of_rows
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
@@ -323,7 +322,7 @@ class PPO(PolicyAgent):
                 part, columns = one.parts[number], slice(*bound)
                 steps = self.prepared(part, of_one[number], loop.backend, columns=columns, pool_share=share)
                 memory = self.critic_memory
-                parts.append(rows_of(steps, part) if memory is None else memory.sequences(steps, part))
+                parts.append(steps.map(part.steps) if memory is None else memory.sequences(steps, part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
             batches.append(self._completed(batch, loop.backend, is_current=is_current))
         return loop.exchange.batch(batches)

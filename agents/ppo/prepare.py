@@ -1,5 +1,6 @@
-"""How the steps of a rollout become a batch: values, stacks of frames, and rows or sequences."""
+"""How the steps of a rollout become a batch: normalisation, values, stacks of frames, and rows or sequences."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,20 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, TrainingError
+from hybridppo.networks.normalization import (
+    Moments,
+    NormalizedNetwork,
+    ObservationNormalizer,
+    RunningMoments,
+    moments_of,
+)
+from hybridppo.networks.numpy_layers import EPSILON, LIMIT
+from hybridppo.rollouts.advantages import discounted_sums
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import sent
 
 EVERY = slice(None)
@@ -40,12 +50,6 @@ def values_of_rows(
         seen = [*map(stacks.made, parts), torch.cat((stacks.made(last), finals))]
     values, final_values = torch.cat([backend.values(part) for part in seen]).tensor_split([len(rows)])
     return values.view(shape), final_values
-
-
-def rows_of(steps: Batch, rollout: Rollout) -> Batch:
-    """The rows `[B, ...]` of a rollout that are steps; columns of `steps` are `[T, N, ...]`."""
-    rows = steps.map(lambda column: column.flatten(0, 1))
-    return rows if len(rollout.valid_rows) == len(rows) else rows.gather(rollout.valid_rows)
 
 
 class CriticMemory(nn.Module):
@@ -83,7 +87,8 @@ class CriticMemory(nn.Module):
             rollout: the rollout.
             columns: its columns among those of all parts.
         """
-        starts, num_rows, state = _starts(rollout), len(observations), self.critic_state[columns]
+        starts: Any = rollout.starts  # from a sampler that knows the layout of the state
+        num_rows, state = len(observations), self.critic_state[columns]
         # The last observation is seen with the state after the last step; if it begins an episode, its value is not
         # used. If agents take turns, it may have been acted on.
         ended = (rollout.terminated | rollout.truncated)[-1:]
@@ -113,6 +118,7 @@ class CriticMemory(nn.Module):
     def sequences(self, steps: Batch, rollout: Rollout) -> Batch:
         """Every column of the rollout cut into sequences; those without steps are left out."""
         assert rollout.states is not None  # from a sampler that knows the layout of the state
+        assert rollout.starts is not None
         missing = -len(rollout.rewards) % self._length
 
         def cut(column: Tensor) -> Tensor:
@@ -122,9 +128,7 @@ class CriticMemory(nn.Module):
             # A view, whose order in memory gradients depend on.
             return column.view(-1, self._length, *column.shape[1:]).transpose(0, 1).flatten(1, 2)
 
-        are_steps = torch.zeros_like(_starts(rollout))
-        are_steps.view(-1).index_fill_(0, rollout.valid_rows, True)
-        flags = torch.stack((_starts(rollout), are_steps))
+        flags = torch.stack((rollout.starts, rollout.are_steps))
         # Waits for the device, so that minibatches need not.
         starts, valid = (cut(flags).numpy() for flags in torch.tensor(flags.tolist()))
         states = {"actor_states": rollout.states.flatten(0, 1), "critic_states": self._critic_states}
@@ -138,11 +142,6 @@ class CriticMemory(nn.Module):
     def learned(self) -> None:
         """Let the next rollout continue where this one ended."""
         self.critic_state.copy_(self._next)
-
-
-def _starts(rollout: Rollout) -> Tensor:
-    assert rollout.starts is not None  # from a sampler that knows the layout of the state
-    return rollout.starts
 
 
 def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
@@ -164,11 +163,6 @@ def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
     return (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
 
 
-def stacks_of(frames: Tensor, history: Tensor, layout: FrameLayout) -> FrameStacks:
-    """The stacks of a rollout, from its frames `[T + 1, N, *frame]` and those before them, `[K - 1, N, *frame]`."""
-    return FrameStacks(torch.cat((history, frames)).flatten(0, 1), layout)
-
-
 def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
     """Refuse hyperparameters that cannot learn from stacks of frames.
 
@@ -182,3 +176,165 @@ def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
                 f"{field}={value!r} does not work with stacks of frames (frame_stack={encode.frames.num_frames}): "
                 "leave one of the two out"
             )
+
+
+Together = Callable[[str, Sequence[Moments]], Moments]
+"""Combines the moments of several parts, as `Exchange.moments`."""
+
+
+class Normalization(nn.Module):
+    """The moments of observations and of rewards, as configured; they change once per update.
+
+    Args:
+        config: the hyperparameters.
+        encode: encoder of the observations.
+    """
+
+    def __init__(self, config: PPOConfig, encode: ObservationEncoder) -> None:
+        super().__init__()
+        # Images are not normalised.
+        normalizes = config.normalize_observations and encode.measured.any()
+        self._frames = encode.frames
+        # The moments of stacks are those of a frame.
+        measured = encode.measured if encode.frames is None else encode.measured[: encode.frames.size]
+        self.observations = ObservationNormalizer(encode.layout, measured) if normalizes else None
+        self.rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
+
+    def before(self, network: nn.Module) -> nn.Module:
+        """The network with normalised observations."""
+        return network if self.observations is None else NormalizedNetwork(self.observations, network)
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the state that the columns of a rollout carry on."""
+        if self.rewards is not None:
+            self.rewards.fit(num_columns)
+
+    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor, FrameStacks | None]:
+        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them.
+
+        If frames are stacked, the observations are the numbers of their frames, and the last result makes the stacks.
+        """
+        normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
+        observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
+        if self._frames is None:
+            return observations, finals, None
+        frames = torch.cat((normalize(rollout.history), observations)).flatten(0, 1)
+        return numbers_of_frames(rollout, self._frames.num_frames), finals, FrameStacks(frames, self._frames)
+
+    def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
+        """The rewards to learn from, `[T, N]` of each part.
+
+        Args:
+            parts: the parts of a rollout.
+            together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
+        """
+        rewards = [part.rewards for part in parts]
+        if self.rewards is None:
+            return rewards
+        if together is not None:
+            first, found = 0, []
+            for part in parts:
+                columns = slice(first, first := first + part.rewards.shape[1])
+                found.append(self.rewards.gathered(part, columns))
+            rewards = [of_part for of_part, _ in found]
+            self.rewards.merge(*together("rewards", [moments for _, moments in found]))
+        return [self.rewards.scaled(of_part) for of_part in rewards]
+
+    @torch.no_grad()
+    def learned(self, parts: Sequence[Rollout], together: Together) -> None:
+        """Update the moments of observations. Only after an update: actions were drawn with the moments before."""
+        if self.observations is None:
+            return
+        found = [self.observations.moments_of(part.steps(part.observations[:-1])) for part in parts]
+        self.observations.merge(*together("observations", found))
+
+    @property
+    def parts(self) -> "dict[str, ObservationNormalizer | RewardNormalizer]":
+        """The normalisers that are configured, by name, each with `moments` and `merge`."""
+        parts = {"observations": self.observations, "rewards": self.rewards}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def largest_variance(self, like: Tensor) -> Tensor:
+        """The largest of all variances, `[1]`; not finite if a moment is too large, 0 if nothing is normalised."""
+        variances = [part.moments.variance.reshape(-1) for part in self.parts.values()]
+        return torch.cat(variances).amax(0, keepdim=True) if variances else like.new_zeros(1)
+
+    def changing(self) -> list[Tensor]:
+        """The tensors that change before the end of an update."""
+        return [] if self.rewards is None else list(self.rewards.buffers())
+
+
+class RewardNormalizer(nn.Module):
+    """Divides rewards by the deviation of the discounted return so far, and clips them to 10.
+
+    The return is the discounted sum of the rewards of an episode up to a step, as in gymnasium's `NormalizeReward` and
+    OpenAI's baselines ("37 details", details for continuous actions, 8).
+
+    Args:
+        gamma: discount per step.
+    """
+
+    returns: Tensor
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__()
+        self.moments = RunningMoments()
+        self.gamma = gamma
+        self.register_buffer("returns", torch.zeros(0))
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the returns so far of `N` columns, if there is none yet."""
+        if len(self.returns) != num_columns:
+            self.returns = self.returns.new_zeros(num_columns)
+
+    def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
+        """Add returns with these moments."""
+        self.moments.merge(mean, variance, number)
+
+    @torch.no_grad()
+    def gathered(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[Tensor, Moments]:
+        """The rewards with 0 for rows that are not steps, and the moments of the returns so far.
+
+        Args:
+            rollout: the rollout.
+            columns: its columns among all.
+        """
+        rewards = torch.where(rollout.are_steps, rollout.rewards, 0.0)  # rows that are not steps may have any value
+        if rollout.returns_so_far is not None:
+            return rewards, moments_of(rollout.steps(rollout.returns_so_far))
+        goes_on = self.gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
+        # return[t] = reward[t] + goes_on[t - 1] * return[t - 1], computed backwards in reversed time.
+        terms, decay = rewards.clone(), torch.zeros_like(rewards)
+        terms[0] += self.returns[columns]
+        decay[1:] = goes_on[:-1]
+        returns = discounted_sums(terms=terms.flip(0), decay=decay.flip(0)).flip(0)
+        self.returns[columns] = goes_on[-1] * returns[-1]
+        return rewards, moments_of(rollout.steps(returns))
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """The rewards, normalised by the present moments."""
+        return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
+
+
+def too_large(
+    iteration: int, normalization: Normalization, rollout: Rollout, encode: ObservationEncoder
+) -> TrainingError:
+    """The error for numbers whose variance is not finite, with the largest of them that counts."""
+    rewards, observations, are_steps = (
+        rollout.rewards[..., None],
+        normalization.observations,
+        rollout.are_steps[..., None],
+    )
+    if observations is not None and not bool(observations.moments.variance.isfinite().all()):
+        kind, numbers = "observation", numbers_of(rollout.observations[:-1], encode.layout)
+        sizes = numbers.abs() * are_steps * ~observations.moments.variance.isfinite()
+    else:
+        kind, numbers, sizes = "reward", rewards, rewards.abs() * are_steps
+    step, column, number = map(int, np.unravel_index(int(sizes.argmax()), sizes.shape))
+    name = encode.names[number] if kind == "observation" else ""
+    return TrainingError(
+        f"training stopped in iteration {iteration}: {kind}{name} is {float(numbers[step, column, number]):g} in step "
+        f"{step} of the rollout, of environment {column} (of agent {column} of all, if environments have several). The "
+        f"variance of such numbers is too large for float32, and normalize_{kind}s=True needs it: give smaller "
+        f"ones, or set normalize_{kind}s=False. The last checkpoint was written before"
+    )

@@ -69,6 +69,18 @@ class Rollout(Columns):
         """The rollout with all columns."""
         return self
 
+    @property
+    def are_steps(self) -> Tensor:
+        """`[T, N]` bool: which rows are steps."""
+        found = torch.zeros_like(self.truncated)
+        found.view(-1).index_fill_(0, self.valid_rows, True)
+        return found
+
+    def steps(self, column: Tensor) -> Tensor:
+        """The rows of a column that are steps, `[T, N, ...] -> [M, ...]`."""
+        rows = column.flatten(0, 1)
+        return rows if len(rows) == len(self.valid_rows) else rows.index_select(0, self.valid_rows)
+
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
 

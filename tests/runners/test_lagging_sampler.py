@@ -27,7 +27,7 @@ from toy_environments import FailingEnv, kill_this_process
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, TD3Config
-from hybridppo.agents.ppo.normalization import RewardNormalizer
+from hybridppo.agents.ppo.prepare import RewardNormalizer
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError

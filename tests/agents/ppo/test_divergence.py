@@ -1,5 +1,6 @@
 """The error if a training reaches numbers that are not finite."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from ppo_settings import ppo_config
 
 from hybridppo.agents.ppo.loss import STATISTICS, divergence
+from hybridppo.rollouts.rollout import Rollout
 
 INF = float("inf")
 
@@ -15,6 +17,7 @@ def message(**changes: Any) -> str:
     tensors = {name: torch.zeros(4) for name in ("log_probs", "values", "advantages", "returns")}
     batch = SimpleNamespace(observations=torch.tensor([[-2.0], [0.5], [0.0], [1.0]]), **tensors)
     rollout = SimpleNamespace(rewards=torch.tensor([[-3.0, 7.0], [0.0, 0.0]]), valid_rows=torch.arange(4))
+    rollout.steps = partial(Rollout.steps, rollout)
     epochs = [torch.zeros(2, len(STATISTICS)), torch.zeros(2, len(STATISTICS))]
     for name, tensor in changes.items():
         setattr(rollout if name in ("rewards", "valid_rows") else batch, name, tensor)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybridppo.agents.ppo.prepare import numbers_of_frames, stacks_of
+from hybridppo.agents.ppo.prepare import FrameStacks, numbers_of_frames
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.frames import FrameLayout
 
@@ -28,7 +28,8 @@ def stacks(rollout: Rollout) -> list[list[list[float]]]:
     """`[T + 1][N][K]`."""
     numbers = numbers_of_frames(rollout, THREE.num_frames)
     assert numbers.shape == (5, 2, 3)
-    return stacks_of(FRAMES, HISTORY, THREE).made(numbers.flatten(0, 1)).reshape(5, 2, 3).tolist()
+    frames = torch.cat((HISTORY, FRAMES)).flatten(0, 1)
+    return FrameStacks(frames, THREE).made(numbers.flatten(0, 1)).reshape(5, 2, 3).tolist()
 
 
 def test_an_episode_that_began_before_reaches_into_the_history() -> None:

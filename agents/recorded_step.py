@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.agent import PolicyAgent
-from hybridppo.agents.loop import OptimizationLoop
+from hybridppo.agents.agent import OptimizationLoop, PolicyAgent
 from hybridppo.errors import DeviceError
 from hybridppo.system.devices import GraphRecorder, Record, accelerator_of, tried
 

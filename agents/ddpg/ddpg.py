@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent
+from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, fill_gradient
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.loop import Exchange, OptimizationLoop, fill_gradient
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution

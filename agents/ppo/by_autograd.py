@@ -1,6 +1,6 @@
 """The gradient of PPO's loss by autograd, and the step along it.
 
-A backend computes the gradient of a minibatch for the loop (`agents/loop.py`): `Backend` by autograd, for any
+A backend computes the gradient of a minibatch for the loop (`agents/agent.py`): `Backend` by autograd, for any
 loss and any networks; `NumpyBackend` and `CompiledBackend`, written out by hand, for the library's own loss and MLPs on
 a CPU. `choosing.py` chooses.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.loop import fill_gradient
+from hybridppo.agents.agent import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import (

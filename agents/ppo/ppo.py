@@ -9,7 +9,7 @@ values are half the squared error and metrics are means over all minibatches; `t
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 
 The update reads from top to bottom in four files: this one, `batch.py`, `by_autograd.py` and `loss.py`. Its loop is
-that of every agent, `agents/loop.py`.
+that of every agent, `agents/agent.py`.
 """
 
 import copy
@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent, encoded_rows
-from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, encoded_rows
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import backend_for, has_gradient_of_the_loss, reference

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.loop import Exchange
+from hybridppo.agents.agent import Exchange
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.ray_actors import RayWorker, unpacked
 from hybridppo.distributed.ray_workers import RayPool, folders

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.loop import Draw, Exchange
+from hybridppo.agents.agent import Draw, Exchange
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of

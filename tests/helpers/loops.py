@@ -3,7 +3,7 @@
 from typing import Any
 
 from hybridppo.agents import PPO
-from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.agent import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.recorded_step import RecordedStep
 from hybridppo.system.devices import Record

@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.loop import OptimizationLoop
+from hybridppo.agents.agent import OptimizationLoop
 from hybridppo.agents.ppo import by_numba
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend

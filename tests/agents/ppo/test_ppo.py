@@ -15,7 +15,7 @@ from ppo_settings import ppo_config
 from torch import nn
 
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.loop import OptimizationLoop
+from hybridppo.agents.agent import OptimizationLoop
 from hybridppo.agents.ppo.loss import STATISTICS, ppo_loss
 from hybridppo.rollouts.rollout import Rollout
 

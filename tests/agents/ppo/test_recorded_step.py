@@ -14,7 +14,7 @@ from pretended_recorder import PretendedRecorder
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig, recorded_step
-from hybridppo.agents.loop import Exchange
+from hybridppo.agents.agent import Exchange
 from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend

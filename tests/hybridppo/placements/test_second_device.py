@@ -31,7 +31,7 @@ from toy_environments import Catch, HighestAllowed, ScriptedEnv
 import hybridppo
 from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
 from hybridppo.agents import PPO
-from hybridppo.agents.loop import OptimizationLoop
+from hybridppo.agents.agent import OptimizationLoop
 from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.recorded_step import RecordedStep

@@ -9,9 +9,9 @@ reasons why learning fails.
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -27,7 +27,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.registration import import_modules
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
-from hybridppo.environments.wrappers import has_mask, mask_for_sample
+from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
@@ -88,13 +88,13 @@ class EnvReport:
         self.findings.append(Finding(severity, what, fix))
 
     def __str__(self) -> str:
-        order = {"error": 0, "warning": 1, "note": 2}
-        lines = [str(finding) for finding in sorted(self.findings, key=lambda finding: order[finding.severity])]
+        order = get_args(Severity).index
+        lines = [str(finding) for finding in sorted(self.findings, key=lambda finding: order(finding.severity))]
         if self.steps and np.isfinite(self.seconds_per_step):  # there is none where stepping was broken off
-            lengths = f", episodes of {np.mean(self.episode_lengths):.0f} steps" if self.episode_lengths else ""
-            has_reset = np.isfinite(self.seconds_per_reset)
-            resets = f", {shown_seconds(self.seconds_per_reset)} a reset" if has_reset else ""
-            lines.append(f"{self.steps:,} steps: {shown_seconds(self.seconds_per_step)} a step{resets}{lengths}")
+            times = [f"{self.steps:,} steps: {shown_seconds(self.seconds_per_step)} a step"]
+            times += [f"{shown_seconds(self.seconds_per_reset)} a reset"] if np.isfinite(self.seconds_per_reset) else []
+            times += [f"episodes of {np.mean(self.episode_lengths):.0f} steps"] if self.episode_lengths else []
+            lines.append(", ".join(times))
         lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
         return "\n".join(lines)
 
@@ -129,21 +129,19 @@ class Seen:
         if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             fix = "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)"
             report.add("warning", f"no episode ended in {report.steps:,} random steps", fix)
+        fix = "PPO normalises {0} (normalize_{0}); for other agents, scale them to about 1"
         if largest.size and largest.max() > LARGE:
             name = self._encode.names[int(largest.argmax())]
-            fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
-            report.add("note", f"observation{name} goes up to {largest.max():g}", fix)
+            report.add("note", f"observation{name} goes up to {largest.max():g}", fix.format("observations"))
         if np.abs(rewards).max() > LARGE:
-            fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
-            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)
+            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix.format("rewards"))
         if not rewards.any():
             fix = "random actions found none: expect a long training"
             report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
         elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             of_one_length = ", and all episodes had the same length" if report.episode_lengths else ""
-            what = f"all rewards were {rewards[0]:g}{of_one_length}"
             fix = "random actions made no difference: expect a long training, or check the reward"
-            report.add("warning", what, fix)
+            report.add("warning", f"all rewards were {rewards[0]:g}{of_one_length}", fix)
 
 
 def in_time(steps: int, at_once: int, seconds: float, report: EnvReport) -> Iterator[int]:
@@ -215,36 +213,25 @@ class _Check:
             self.environments.close()
             made = type(self.environments.vector).__name__
             raise ConfigurationError(f"{report.name} makes a {made}: check one of its environments")
-        try:
-            self._has_masks = self._gives_masks()
-            if self._has_masks:
-                self.environments.close()
-                self.environments = self._make()
-        except BaseException:
+        self._has_masks = isinstance(self.environments, SubEnvironments) and self._takes_masks()
+        if self._has_masks:
             self.environments.close()
-            raise
+            self.environments = self._make()
 
     def _make(self) -> Environments:
         vectorization = "sync" if isinstance(self._source, str) else "auto"
         options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
         return make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
 
-    def _gives_masks(self) -> bool:
+    def _takes_masks(self) -> bool:
         """Whether a reset says which actions are allowed."""
-        environments = self.environments
-        if not isinstance(environments, SubEnvironments):
-            return False
-        within: Any = environments.sub_environments[0].env
-        if environments.agents:
-            environments.reset(self._seed)
-            infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
-            spaces = [within.env.observation_space(agent) for agent in within.agents]
-            return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
+        self._has_masks = True
         try:
-            result: Any = within.reset(seed=self._seed)
-        except ENV_FAILURES:  # the first reset that is checked raises it again
+            with contextlib.closing(self._make()) as environments:
+                environments.reset(self._seed)
+        except (EnvError, ConfigurationError):  # another error comes again at the first reset that is checked
             return False
-        return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
+        return True
 
     def look_at_spaces(self) -> None:
         """Report agents, devices, and the bounds of actions."""
@@ -268,11 +255,9 @@ class _Check:
             if not np.isfinite(bounds).all():
                 report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
             elif bounds.size and not 0.1 <= np.abs(bounds).max() <= 10.0:
-                report.add(
-                    "warning",
-                    f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
-                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0); or use squash_actions",
-                )
+                what = f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1"
+                fix = "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0); or use squash_actions"
+                report.add("warning", what, fix)
 
     def _check_compiled_form(self, definition: Any) -> None:
         """What only compiled code refuses, if the environment is the Python form of a compiled one."""
@@ -321,40 +306,26 @@ class _Check:
             num_truncated += were_cut
             num_unknown += were_cut - len(final_envs)
         if num_unknown:
-            report.add(
-                "warning",
-                f"{num_unknown} of {num_truncated} truncated episodes came without infos['final_obs']",
-                "give it: else the value of the observation before the last action stands for what followed",
-            )
+            what = f"{num_unknown} of {num_truncated} truncated episodes came without infos['final_obs']"
+            fix = "give it: else the value of the observation before the last action stands for what followed"
+            report.add("warning", what, fix)
         if self._has_masks:  # each step had one
-            report.add(
-                "note",
-                "it says which actions are allowed ('action_mask')",
-                "train with action_masks=True (--action-masks)",
-            )
+            fix = "train with action_masks=True (--action-masks)"
+            report.add("note", "it says which actions are allowed ('action_mask')", fix)
         seen.judge(report)
         if report.seconds_per_step > SECONDS_WORTH_WORKERS and environments.device is None:
-            report.add(
-                "note",
-                f"a step takes {shown_seconds(report.seconds_per_step)}",
-                "worker processes may pay: num_workers=2 and more, or placement auto, which measures it",
-            )
+            fix = "worker processes may pay: num_workers=2 and more, or placement auto, which measures it"
+            report.add("note", f"a step takes {shown_seconds(report.seconds_per_step)}", fix)
 
     def look_at_repeats(self) -> None:
         """Check that a seed gives the same episode, also with other states of the global generators."""
         first = self._trajectory(global_seed=0)
         if not _same(first, self._trajectory(global_seed=0)):
-            self._report.add(
-                "warning",
-                "the same seed gave two different episodes",
-                "draw only from what reset(seed=...) seeds, as self.np_random after super().reset(seed=seed)",
-            )
+            fix = "draw only from what reset(seed=...) seeds, as self.np_random after super().reset(seed=seed)"
+            self._report.add("warning", "the same seed gave two different episodes", fix)
         elif not _same(first, self._trajectory(global_seed=1)):
-            self._report.add(
-                "warning",
-                "it draws from Python's or NumPy's global generator",
-                "draw from self.np_random: else a resumed run is not exact",
-            )
+            fix = "draw from self.np_random: else a resumed run is not exact"
+            self._report.add("warning", "it draws from Python's or NumPy's global generator", fix)
 
     def _trajectory(self, global_seed: int) -> list[Array]:
         """The rows and rewards of some steps from the seed on, in new environments."""
@@ -373,32 +344,27 @@ class _Check:
 
     def look_at_sending_and_saving(self) -> None:
         """Report objects that cannot be sent to workers or saved in checkpoints."""
-        environments, report = self.environments, self._report
-        if environments.device is not None:
+        if self.environments.device is not None:
             self._look_at_tensors_of_state()
             return
         try:
             pack({"source": self._source})
         except EnvError as error:
-            report.add("note", str(error))
-        try:
-            self._look_at_resuming()
-        except EnvStateError as error:
-            remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
-            report.add("note", f"its state cannot be saved and restored: {error}", remedy)
-
-    def _look_at_resuming(self) -> None:
-        """Restore the state after some steps in new environments; raises `EnvStateError`."""
+            self._report.add("note", str(error))
         sample, actions = _sampler(self.environments, self._seed), []
-        self.environments.reset(self._seed)
-        for _ in range(self._num_repeated):
-            actions.append(sample())
-            rows = self.environments.step(actions[-1])[0]
-        states = self.environments.state()
-        longest = max(state.get("episode_steps", 0) for state in states)
-        with contextlib.closing(self._make()) as others:
-            others.reset(self._seed)
-            others.load_state([{**state, "actions": True} for state in states], rows, actions[len(actions) - longest :])
+        try:
+            self.environments.reset(self._seed)
+            for _ in range(self._num_repeated):
+                actions.append(sample())
+                rows = self.environments.step(actions[-1])[0]
+            states = self.environments.state()
+            longest = max(state.get("episode_steps", 0) for state in states)
+            with contextlib.closing(self._make()) as others:
+                others.reset(self._seed)
+                others.load_state([{**state, "actions": True} for state in states], rows, actions[len(actions) - longest :])
+        except EnvStateError as error:
+            fix = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
+            self._report.add("note", f"its state cannot be saved and restored: {error}", fix)
 
     def _look_at_tensors_of_state(self) -> None:
         """Check that a saved state of tensors gives the same steps again."""
@@ -411,8 +377,9 @@ class _Check:
             if agents is not None:
                 agents.present = present
             if not _same(first, list(self._steps(environments))):
-                what = "its get_state() does not hold all of its state"
-                self._report.add("warning", what, "a resumed run is not exact")
+                self._report.add(
+                    "warning", "its get_state() does not hold all of its state", "a resumed run is not exact"
+                )
         except EnvStateError as error:
             self._report.add("note", f"its state cannot be saved: {error}", "a resumed run starts new episodes")
 
@@ -456,10 +423,6 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         report.add("error", str(error))
     except ENV_FAILURES as error:
         report.add("error", f"{what}: {describe_error(error)}")
-
-
-def _mask_in(info: Any) -> bool:
-    return isinstance(info, dict) and info.get("action_mask") is not None
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:

@@ -364,11 +364,11 @@ class Doctor(Command):
         """Run the checks, and print what they find."""
         if not self.seconds > 0:
             raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
-        from hybridppo.tools.doctor import diagnose, write
+        from hybridppo.tools.doctor import diagnose
 
         diagnosis = diagnose(self.env, seconds=self.seconds, say=lambda line: print(line, flush=True))
         if self.json is not None:
-            write(diagnosis, self.json)
+            diagnosis.write(self.json)
             print(f"report: {self.json}")
         print("All available checks passed." if diagnosis.is_well else "Some checks failed: see above.")
         return EXIT_DONE if diagnosis.is_well else EXIT_ERROR

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_info
 from torch import Tensor
 
 from hybridppo._version import __version__
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
 from hybridppo.loading import load
 from hybridppo.placements.migrating import Migrating
@@ -39,17 +39,7 @@ from hybridppo.tools.check import check_env
 from hybridppo.tools.compare import compare_placements
 from hybridppo.training import train
 
-OPTIONAL = (
-    "matplotlib",
-    "optuna",
-    "onnx",
-    "onnxruntime",
-    "numba",
-    "ray",
-    "pettingzoo",
-    "imageio-ffmpeg",
-    "tensorboard",
-)
+EXTRAS = ("matplotlib", "optuna", "onnx", "onnxruntime", "numba", "ray", "pettingzoo", "imageio-ffmpeg", "tensorboard")
 """Packages of extras that tools and samplers use."""
 BLAS_KEYS = ("internal_api", "version", "architecture", "num_threads", "filepath")
 SMALL = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(32, 32), learning_rate=1e-3)
@@ -81,9 +71,10 @@ class Diagnosis:
         """Whether all checks passed."""
         return all(check.passed for check in self.checks)
 
-    def to_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON."""
-        return {**asdict(self), "is_well": self.is_well}
+    def write(self, path: Path) -> None:
+        """Write it as JSON, to attach to a bug report."""
+        with making(path):
+            replace_synced(path, as_json({**asdict(self), "is_well": self.is_well}).encode())
 
 
 def machine() -> dict[str, object]:
@@ -98,7 +89,7 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count() or 1,
         "CUDA devices": described_cuda_devices(),
         "BLAS": [{key: library.get(key) for key in BLAS_KEYS} for library in threadpool_info()],
-        "packages": {name: installed.get(name, "not installed") for name in OPTIONAL},
+        "packages": {name: installed.get(name, "not installed") for name in EXTRAS},
     }
 
 
@@ -126,12 +117,6 @@ def diagnose(
         diagnosis.checks.append(found)
         say(f"{'passed' if passed else 'failed'}: {name} ({found.seconds:.1f} s): {detail}")
     return diagnosis
-
-
-def write(diagnosis: Diagnosis, path: Path) -> None:
-    """Write a diagnosis as JSON, to attach to a bug report."""
-    with making(path):
-        replace_synced(path, as_json(diagnosis.to_json()).encode())
 
 
 def checks(env_id: str, seconds: float) -> dict[str, Callable[[], str]]:
@@ -166,11 +151,9 @@ def _devices() -> str:
     found = described_cuda_devices()
     if not found:
         is_of_cpu = torch.version.cuda is None and torch.version.hip is None
-        require(
-            not (is_of_cpu and shutil.which("nvidia-smi")),
-            f"nvidia-smi is installed, and torch {torch.__version__} is built without CUDA: install a build with it "
-            "(https://pytorch.org/get-started)",
-        )
+        remedy = "install a build with it (https://pytorch.org/get-started)"
+        what = f"nvidia-smi is installed, and torch {torch.__version__} is built without CUDA: {remedy}"
+        require(not (is_of_cpu and shutil.which("nvidia-smi")), what)
         built = f"is built for CUDA {torch.version.cuda} and sees no device" if torch.version.cuda else "has no CUDA"
         return f"{cores}; no GPU (torch {torch.__version__} {built})"
     left, right = torch.rand(64, 64), torch.rand(64, 64)
@@ -205,10 +188,9 @@ def _trained(placement: Placement, **options: Any) -> tuple[Tensor, Any]:
     """The parameters after a short training, on the CPU and in one order, and the result."""
     arguments: dict[str, Any] = {"vectorization": "sync", "num_workers": 0, "seed": 0, "progress": False, **options}
     result = train("CartPole-v1", placement=placement, config=SMALL, total_steps=4 * SMALL.batch_size, **arguments)
-    assert isinstance(result.agent, PPO)
-    networks = (result.agent.actor, result.agent.critic)
-    parameters = [parameter.detach().cpu().flatten() for network in networks for parameter in network.parameters()]
-    return torch.cat(parameters), result
+    agent: Any = result.agent
+    networks = (agent.actor, agent.critic)
+    return torch.cat([each.detach().cpu().flatten() for network in networks for each in network.parameters()]), result
 
 
 def _agrees(placement: Placement, **options: Any) -> str:

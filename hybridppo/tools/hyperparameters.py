@@ -46,11 +46,11 @@ class Entry:
     total_steps: int
     """The steps that they were tuned for, over which annealed hyperparameters are annealed."""
     source: str
-    published_return: float | None
+    published_return: float | None = None
     """The return that the source published."""
-    return_here: float | None
+    return_here: float | None = None
     """The return of this library; None if it has not been measured."""
-    left_out: str | None
+    left_out: str | None = None
     """The source's hyperparameters that this library does not have."""
 
     def __str__(self) -> str:

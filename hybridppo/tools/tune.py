@@ -210,14 +210,8 @@ class Search:
             number: sum(_return_of(run) for run in of_a_trial) / FINAL_SEEDS for number, of_a_trial in finals.items()
         }
         winner = max(means, key=lambda number: means[number])
-        return Entry(
-            config=finals[winner][0].config,
-            total_steps=self.run.total_steps,
-            source=f"hybridppo tune, trial {winner} of {trials}",
-            published_return=None,
-            return_here=means[winner],
-            left_out=None,
-        )
+        source = f"hybridppo tune, trial {winner} of {trials}"
+        return Entry(finals[winner][0].config, self.run.total_steps, source, return_here=means[winner])
 
     def work(self, trials: int, first: int, worker: int) -> bool:
         """Run trials until this number has ended or is running; False if a trial was interrupted.

@@ -37,7 +37,7 @@ def test_everything_works_on_this_machine_and_the_file_says_so(
     report = json.loads(path.read_text())
     assert report["is_well"]
     assert report["machine"]["torch"] == torch.__version__
-    assert report["machine"]["packages"].keys() == set(doctor.OPTIONAL)
+    assert report["machine"]["packages"].keys() == set(doctor.EXTRAS)
     names = {check["name"] for check in report["checks"] if check["passed"]}
     assert names >= {"devices", "threads", "environment", "files", "speed of placements", "same result: workers"}
     assert names >= {"same result: migrate on the CPU", "same result: hybrid on the CPU"}

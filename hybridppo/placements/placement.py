@@ -133,8 +133,7 @@ class CopyTimer:
     def __init__(self, *devices: torch.device, waits: bool = True) -> None:
         self._seconds = 0.0
         self._devices, self._waits = devices, waits
-        accelerators = map(accelerator_of, devices)
-        self._gpu = next((accelerator for accelerator in accelerators if accelerator.is_asynchronous), None)
+        self._gpu: Any = next((each for each in map(accelerator_of, devices) if each.is_asynchronous), None)
 
     @property
     def seconds(self) -> float:

@@ -9,9 +9,8 @@ No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The f
 first. The base class is the CPU, which does nothing asynchronously.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,24 +56,8 @@ class Accelerator:
         """A context in which this thread's operations go to the stream."""
         return nullcontext()
 
-    def timing_event(self) -> Any:
-        """An event that records when the device reached it."""
-        raise NotImplementedError(f"{self._device} has no events: the host's clock says how long it takes")
-
     def wait(self) -> None:
         """Wait until the device has finished this thread's current stream."""
-
-    def graph(self) -> Any:
-        """An empty graph of operations, to be recorded and replayed."""
-        raise NotImplementedError(f"{self._device} records no graphs")
-
-    def graph_pool(self) -> Any:
-        """Memory for several graphs that are replayed one after another."""
-        raise NotImplementedError(f"{self._device} records no graphs")
-
-    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """A context in which this thread's operations on the device are recorded instead of run."""
-        raise NotImplementedError(f"{self._device} records no graphs")
 
     def page_locked(self, tensor: Tensor) -> Tensor:
         """A copy in page-locked memory; copies from and to it need no wait. On the CPU, the tensor itself."""
@@ -92,10 +75,6 @@ class Accelerator:
         """Unlock memory; return an error number, or 0."""
         return 0
 
-    def memory_allocated(self) -> int:
-        """Bytes of the device's memory that tensors occupy."""
-        return 0
-
     def memory_free(self) -> int | None:
         """Free bytes of the device's memory; None if they are unknown.
 
@@ -111,10 +90,6 @@ class Accelerator:
             used = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
             found.append(max(0, limit - int(used["anon"])))
         return min(found, default=None)
-
-    def telling_of_waits(self) -> AbstractContextManager[Any]:
-        """A context in which torch warns of each operation that makes the host wait for the device."""
-        return nullcontext()
 
     def supports_bf16(self) -> bool:
         """Whether the hardware supports bfloat16 products."""
@@ -136,7 +111,7 @@ class Other(Accelerator):
 
 
 class Cuda(Accelerator):
-    """A CUDA device, by `torch.cuda`."""
+    """A CUDA device, by `torch.cuda`. Only such a device has events and graphs."""
 
     is_asynchronous = True
     alignment = 4  # 16 bytes: cuBLAS needs this alignment to use tensor cores
@@ -153,19 +128,23 @@ class Cuda(Accelerator):
     def using(self, stream: Any) -> AbstractContextManager[Any]:  # noqa: D102
         return torch.cuda.stream(stream)
 
-    def timing_event(self) -> Any:  # noqa: D102
+    def timing_event(self) -> Any:
+        """An event that records when the device reached it."""
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:  # noqa: D102
         torch.cuda.current_stream(self._device).synchronize()
 
-    def graph(self) -> Any:  # noqa: D102
+    def graph(self) -> Any:
+        """An empty graph of operations, to be recorded and replayed."""
         return torch.cuda.CUDAGraph()
 
-    def graph_pool(self) -> Any:  # noqa: D102
+    def graph_pool(self) -> Any:
+        """Memory for several graphs that are replayed one after another."""
         return torch.cuda.graph_pool_handle()
 
-    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:  # noqa: D102
+    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which this thread's operations on the device are recorded instead of run."""
         # "global", the default, forbids other threads to allocate, lock pages or wait, as a sampler may do meanwhile.
         return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
 
@@ -184,24 +163,10 @@ class Cuda(Accelerator):
         with self.selected():
             return int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
 
-    def memory_allocated(self) -> int:  # noqa: D102
-        return torch.cuda.memory_allocated(self._device)
-
     def memory_free(self) -> int | None:  # noqa: D102
         # The driver counts torch's cached memory as taken.
         kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         return int(torch.cuda.mem_get_info(self._device)[0]) + kept
-
-    @contextmanager
-    def telling_of_waits(self) -> Iterator[None]:  # noqa: D102
-        before = torch.cuda.get_sync_debug_mode()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch says once in a process that this mode is a prototype
-                torch.cuda.set_sync_debug_mode("warn")
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
 
     def supports_bf16(self) -> bool:  # noqa: D102
         with self.selected():
@@ -268,7 +233,7 @@ class GraphRecorder:
     Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
     """
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         with accelerator.selected():
             self._stream, self._pool = accelerator.stream(), accelerator.graph_pool()

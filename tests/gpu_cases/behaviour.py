@@ -1,7 +1,6 @@
 """Cases about the course of a training: waits, memory, stops, resumed runs, errors, the choice of `auto`."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from gpu_cases.case import (
     placement_on,
     require,
     values_of,
+    waits_of,
 )
 from gpu_cases.environments import Enormous
 from gpu_cases.results import EPISODES, WIDE
@@ -33,7 +33,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
-from hybridppo.system.devices import accelerator_of, num_cuda_devices
+from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.signals import Stopped
 from hybridppo.training import resume
 
@@ -96,10 +96,7 @@ def waits_once(bench: Bench, config: PPOConfig, env: Any = "CartPole-v1", *, eac
     with loop(placement_on("hybrid", bench), config, env) as parts:
         for _ in range(4):
             rollout = parts.rollout()
-            with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
-                warnings.simplefilter("always")
-                parts.agent.update(rollout)
-            counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
+            counts.append(waits_of(partial(parts.agent.update, rollout), bench.device))
     expected = 1 + config.num_epochs if each_pass else 1
     expected += config.recurrent is not None  # where episodes start is asked once
     said = f"waits of four updates: {', '.join(map(str, counts))} (expected from the third on: {expected})"
@@ -121,7 +118,7 @@ def memory_stays(bench: Bench) -> str:
         for _ in range(6):
             for steps in range(16, 16 + MANY_SIZES):
                 parts.agent.update(first_steps(whole, steps))
-            taken.append(accelerator_of(bench.device).memory_allocated())
+            taken.append(torch.cuda.memory_allocated(bench.device))
     said = f"MiB after each round of {MANY_SIZES} sizes: {', '.join(f'{size / 2**20:.2f}' for size in taken)}"
     require(len(set(taken[2:])) == 1, said)
     return said

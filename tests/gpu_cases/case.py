@@ -3,7 +3,8 @@
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,6 +142,28 @@ def distance(found: Agent, expected: Agent, begun: Tensor) -> float:
     """The distance between two agents, as a share of the distance of the second one from their common start."""
     way = (values_of(expected) - begun).norm()
     return float((values_of(found) - values_of(expected)).norm() / way)
+
+
+@contextmanager
+def _telling_of_waits() -> Iterator[None]:
+    """A context in which torch warns of each operation that makes the host wait for the GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says once in a process that this mode is a prototype
+            torch.cuda.set_sync_debug_mode("warn")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def waits_of(work: Callable[[], object], device: torch.device) -> int:
+    """How often the host waits for the device while it does this work."""
+    telling = getattr(accelerator_of(device), "telling_of_waits", _telling_of_waits)  # a pretended GPU has its own
+    with warnings.catch_warnings(record=True) as caught, telling():
+        warnings.simplefilter("always")
+        work()
+    return sum("synchroniz" in str(warning.message) for warning in caught)
 
 
 def require(holds: bool, what: str) -> None:

@@ -3,7 +3,6 @@
 Each is compared with the CPU as `results.py` does it, and its updates' waits are counted as in `behaviour.py`.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from gpu_cases.case import (
     placement_on,
     require,
     values_of,
+    waits_of,
 )
 from gpu_cases.environments import Colours, Parts
 from gpu_cases.results import IMAGES
@@ -31,7 +31,6 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.placements.placement import Placement
-from hybridppo.system.devices import accelerator_of
 from hybridppo.training import TrainResult, resume, train
 
 NORMALISED = replace(SMALL, normalize_observations=True, normalize_rewards=True)
@@ -108,11 +107,9 @@ def updates_without_waits(bench: Bench, config: DDPGConfig) -> str:
     update = DDPG.update
 
     def counted(agent: DDPG, minibatches: Any) -> Any:
-        with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
-            warnings.simplefilter("always")
-            metrics = update(agent, minibatches)
-        counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
-        return metrics
+        metrics: list[Any] = []
+        counts.append(waits_of(lambda: metrics.append(update(agent, minibatches)), bench.device))
+        return metrics[0]
 
     DDPG.update = counted  # type: ignore[method-assign]
     try:

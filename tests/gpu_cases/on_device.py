@@ -1,7 +1,6 @@
 """Cases of sampling on the device by kernels, of learners on devices, and of evaluations beside a training."""
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from gpu_cases.case import (
     placement_on,
     require,
     values_of,
+    waits_of,
 )
 from gpu_cases.tensors import EAGER, LENGTH
 
@@ -108,10 +108,7 @@ def fills_without_waits(bench: Bench) -> str:
     with placement.sampling(agent) as actor:
         for _ in range(3):
             sampler.sample_async(actor)
-            with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
-                warnings.simplefilter("always")
-                sampler.wait()
-            counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
+            counts.append(waits_of(lambda: sampler.wait(), bench.device))
             sampler.sample_wait()
     sampler.close()
     said = f"waits while {NUM_STEPS} steps are filled, three times: {', '.join(map(str, counts))} (expected: 2)"

@@ -1,6 +1,5 @@
 """Cases of environments that are tensors on the device."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from gpu_cases.case import (
     distance,
     require,
     values_of,
+    waits_of,
 )
 
 from hybridppo.agents import PPO, PPOConfig
@@ -25,7 +25,6 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.runners.sampler import RolloutPlan
-from hybridppo.system.devices import accelerator_of
 from hybridppo.training import resume, train
 
 EAGER = replace(SMALL, num_envs=64, fast_updates=False)
@@ -49,13 +48,8 @@ def samples_without_waits(bench: Bench) -> str:
     placement.act_on_tensors()
     plan = RolloutPlan(agent.distribution, np.random.default_rng(0), env_seed=0, num_steps=EAGER.num_steps)
     sampler = TensorSampler(environments, plan)
-    counts = []
     with placement.sampling(agent) as actor:
-        for _ in range(3):
-            with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
-                warnings.simplefilter("always")
-                sampler.collect(actor)
-            counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
+        counts = [waits_of(lambda: sampler.collect(actor), bench.device) for _ in range(3)]
     said = f"waits of three rollouts of {EAGER.num_steps} steps: {', '.join(map(str, counts))} (expected: 2)"
     require(counts[1:] == [2, 2], said)
     return said

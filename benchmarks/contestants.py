@@ -31,10 +31,13 @@ def run_hybridppo(
 ) -> dict[str, Any]:
     """A turn of this library; `changes` apply to the configuration."""
     import hybridppo
-    from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
+    from hybridppo.auto.auto import PlacementOptions
+    from hybridppo.placements.by_name import TAKE_DEVICES
 
     try:
-        chosen = make_placement(placement, learning_device=learning_device if placement in TAKE_DEVICES else None)
+        chosen = PlacementOptions(
+            placement, learning_device=learning_device if placement in TAKE_DEVICES else None
+        ).resolve()
     except hybridppo.HybridPPOError as error:
         return {"left_out": str(error)}
     config = replace(our_config(case), **changes)

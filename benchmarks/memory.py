@@ -72,7 +72,8 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
         agent.learn(iterations * case.batch_size, callback=Reading(), log_interval=None)
     else:
         import hybridppo
-        from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
+        from hybridppo.auto.auto import PlacementOptions
+        from hybridppo.placements.by_name import TAKE_DEVICES
 
         def read(metrics: dict[str, Any]) -> None:
             if metrics["iteration"] >= iterations:
@@ -84,7 +85,9 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
             # Rows that environments spend on a reset are no steps, so this takes a few more iterations.
             total_steps=iterations * case.batch_size,
             seed=0,
-            placement=make_placement(placement, learning_device="cpu" if placement in TAKE_DEVICES else None),
+            placement=PlacementOptions(
+                placement, learning_device="cpu" if placement in TAKE_DEVICES else None
+            ).resolve(),
             config=cases.our_config(case),
             progress=False,
             on_iteration=read,

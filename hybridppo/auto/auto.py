@@ -11,16 +11,18 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
-from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
+from hybridppo.placements.by_name import placement_from_settings, require_devices
+from hybridppo.placements.migrating import Migrating
+from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.devices import is_cuda_awake, num_cuda_devices
@@ -380,14 +382,37 @@ class PlacementOptions:
         """The placement that the options name; `Auto` still has to choose one.
 
         Raises:
-            ConfigurationError: for an option that the placement does not take.
+            ConfigurationError: for an unknown name, and for an option that the placement does not take.
             DeviceError: if a device is missing.
         """
-        devices = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
-        if self.placement == "auto":
-            require_devices(self.placement, **devices)
-            return Auto(self.max_lag or 0)
-        return make_placement(self.placement, max_lag=self.max_lag, **devices)
+        name, lag = self.placement, self.max_lag
+        if name not in get_args(PlacementName):
+            raise ConfigurationError(
+                f"unknown placement {name!r}: use one of {', '.join(get_args(PlacementName))}; in Python, a placement "
+                "has other devices, as hybridppo.SingleDevice('cuda:1')"
+            )
+        require_devices(name, sampling_device=self.sampling_device, learning_device=self.learning_device)
+        if name == "auto":
+            return Auto(lag or 0)
+        least = {"hybrid": 0, "overlap": 1}.get(name)
+        if lag is not None and (least is None or lag < least):
+            raise ConfigurationError(
+                f"max_lag={lag} cannot be used with placement {name}: leave it out, or use placement overlap with 1 or "
+                "more, hybrid with 0 or more, or auto"
+            )
+        devices = self.sampling_device or "cpu", self.learning_device or "cuda"
+        if name in ("cpu", "cuda"):
+            return SingleDevice(name)
+        if name == "migrate":
+            return Migrating(*devices)
+        if name == "hybrid":
+            return Mirrored(*devices, max_lag=lag or 0)
+        try:
+            return Mirrored(*devices, max_lag=lag or 1)
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}; or let two CPU cores overlap: --learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
+            ) from None
 
 
 def options_of(settings: dict[str, Any]) -> PlacementOptions:
@@ -410,10 +435,8 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
 
 def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
     """The placement of a name, or the placement itself; `Auto` still has to choose one."""
-    if placement == "auto":
-        return Auto()
     if isinstance(placement, str):
-        return make_placement(placement)
+        return PlacementOptions(cast(Any, placement)).resolve()
     if not isinstance(placement, (Placement, Auto)):
         raise ConfigurationError(f"placement must be a name or a placement, got {shown(placement)}")
     return placement

@@ -14,12 +14,12 @@ import tyro
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.auto.auto import PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluating import environment_of, evaluate
 from hybridppo.loading import is_agent_file, load
-from hybridppo.placements.by_name import make_placement
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation import Evaluation
@@ -436,9 +436,7 @@ class Tune(Command):
         """Search, and print the best settings."""
         from hybridppo.tools.tune import tune
 
-        placement = make_placement(
-            self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
-        )
+        placement = PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
         options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
         entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
         assert entry.return_here is not None  # a search has measured it

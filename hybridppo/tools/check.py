@@ -361,7 +361,8 @@ class _Check:
             longest = max(state.get("episode_steps", 0) for state in states)
             with contextlib.closing(self._make()) as others:
                 others.reset(self._seed)
-                others.load_state([{**state, "actions": True} for state in states], rows, actions[len(actions) - longest :])
+                states = [{**state, "actions": True} for state in states]
+                others.load_state(states, rows, actions[len(actions) - longest :])
         except EnvStateError as error:
             fix = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
             self._report.add("note", f"its state cannot be saved and restored: {error}", fix)

@@ -23,7 +23,7 @@ import hybridppo
 from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
-from hybridppo.auto import search
+from hybridppo.auto import auto
 from hybridppo.auto.auto import Limits, Search
 from hybridppo.auto.trials import Training
 from hybridppo.environments.making import make_environments
@@ -363,8 +363,8 @@ def rollout_of(agent: hybridppo.PPO, placement: Placement, num_steps: int = 8) -
 
 def assert_the_device_is_tried(env: str, config: PPOConfig, machine: Machine, patch: pytest.MonkeyPatch) -> None:
     """By a search with the device as a candidate."""
-    patch.setattr(search, "MAX_SHARE", 100.0)
-    patch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
+    patch.setattr(auto, "MAX_SHARE", 100.0)
+    patch.setattr(auto, "MAX_SECONDS", 60.0)  # however busy the machine is
     device = str(machine.device)
     found = Search(Training(env, config, EnvironmentOptions()), Limits(10**7, cores=2, accelerator=device))
     found.run()

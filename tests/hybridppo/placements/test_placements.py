@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, SingleDevice
-from hybridppo.auto.auto import PlacementOptions, options_of
+from hybridppo.auto.auto import Auto, PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
-from hybridppo.placements.by_name import PLACEMENT_NAMES, make_placement, placement_from_settings
+from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement, available_device
 
 SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
@@ -371,23 +371,20 @@ def test_settings_hold_what_is_not_default() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("cpu", SingleDevice), ("migrate", Migrating), ("hybrid", Mirrored), ("overlap", Mirrored)]
 )
-def test_names_of_the_command_line(name: str, kind: type[Placement]) -> None:
+def test_names_of_the_command_line(name: Any, kind: type[Placement]) -> None:
     devices = {} if name == "cpu" else {"sampling_device": "cpu", "learning_device": "cpu"}
-    placement = make_placement(name, **devices)
-    assert isinstance(placement, kind)
-    assert name in PLACEMENT_NAMES
+    assert isinstance(PlacementOptions(name, **devices).resolve(), kind)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigurationError, match=r"unknown placement 'both': use one of cpu, .*; in Python, a placement"
     ):
-        make_placement("both")
+        PlacementOptions(cast(Any, "both")).resolve()
 
 
 def test_auto_is_no_placement_until_it_has_measured() -> None:
-    with pytest.raises(ConfigurationError, match="'auto' must be measured first"):
-        make_placement("auto")
+    assert PlacementOptions("auto", max_lag=2).resolve() == Auto(2)
 
 
 def test_repr_shows_the_devices() -> None:

@@ -35,11 +35,12 @@ from hybridppo.agents.agent import OptimizationLoop
 from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.recorded_step import RecordedStep
+from hybridppo.auto.auto import PlacementOptions
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.parameters import bind
 from hybridppo.placements import placement as placement_module
-from hybridppo.placements.by_name import make_placement, placement_from_settings
+from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Crossing, Placement, available_device
 from hybridppo.run_directory.checkpoints import load_latest
 
@@ -497,7 +498,7 @@ def test_a_mirror_that_got_nothing_is_found(monkeypatch: pytest.MonkeyPatch, sec
 def test_the_device_is_taken_by_name(second_device: str) -> None:
     assert available_device("second") == torch.device("second")
     assert available_device(second_device) == torch.device(second_device)
-    placement = make_placement("hybrid", learning_device=second_device)
+    placement = PlacementOptions("hybrid", learning_device=second_device).resolve()
     assert placement_from_settings(placement.settings()).learning_device == torch.device(second_device)
     assert not placement.pins_rollouts
 

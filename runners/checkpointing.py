@@ -96,16 +96,14 @@ class Checkpointing(Callback):
         if directory is None or (runner.group.has_left and runner.sampler.failure is None):
             return
         self.is_saved, is_new = False, False
-        try:
+        with directory.saving():
             runner.data.before_checkpoint(directory)
             tensors, state = runner.group.call("collected")
             state |= {name: each.state() for name, each in self.further.items()}
-            is_new, score = not directory.checkpoint(self.number).exists(), runner.sampler.counts.statistics.score
-            self.is_saved = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
-            if self.is_saved:
-                runner.data.after_checkpoint(self._keep)
-        except OSError as error:  # of the files of a replay buffer
-            directory.save_failed(error)
+            score = runner.sampler.counts.statistics.score
+            is_new = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
+            self.is_saved = True
+            runner.data.after_checkpoint(self._keep)
         if self.is_saved and is_new:
             runner.callbacks.tell("on_checkpoint", directory.checkpoint(self.number))
 

@@ -21,7 +21,8 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
 from hybridppo.placements.by_name import require_devices
 from hybridppo.placements.placement import Placement
-from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
+from hybridppo.run_directory.directory import RunDirectory, fresh_path
+from hybridppo.run_directory.files import TakenError
 from hybridppo.settings import GROUPS, RunOptions, Settings, changeable_names, fields_of, helps, made
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed

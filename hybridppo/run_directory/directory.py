@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 import time
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
-from hybridppo.run_directory.files import HOLDER, LOCK, FolderLock, append, as_json, truncate_after
+from hybridppo.run_directory.files import HOLDER, LOCK, FolderLock, TakenError, append, as_json, truncate_after
 from hybridppo.run_directory.replay_rows import ReplayRows, require_whole
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path
@@ -39,12 +40,6 @@ WhichCheckpoint = Literal["latest", "best"]
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 """The files of lines."""
-CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
-"""The consequence, for the warning if a checkpoint cannot be written."""
-
-
-class TakenError(RunDirectoryError):
-    """Another run has this folder."""
 
 
 class RunDirectory:
@@ -55,11 +50,11 @@ class RunDirectory:
         """The path; in a training it is absolute, because an environment may change the working directory. `given` is
         the user's, for messages."""
         self.config = config
-        self._outages = {name: ThrottledWarning(f"writing {path / name}") for name in (METRICS, EVALUATIONS)}
-        self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
+        self._outages: dict[str, ThrottledWarning] = {}
         self.awaited: int | None = None
         """The number of a checkpoint that is being evaluated, and is kept."""
-        self._made: list[Path] = []
+        self._made: list[Path] | None = None
+        """The folders that `create` has made, the deepest first; None for an existing run."""
         self._lock: FolderLock | None = None
         self._opened_at: Path | None = None
         """The folder of the checkpoint by which the run was opened; None if it was opened as a whole."""
@@ -72,29 +67,22 @@ class RunDirectory:
             TakenError: if the folder is not empty, or another process begins a run there; nothing is ever overwritten.
             RunDirectoryError: if it cannot be made.
         """
-        given = Path(path)
-        path = given.absolute()
-        config = {"format_version": FORMAT_VERSION, **config}
-        directory = cls(path, config)
-        directory.given = given
+        directory = cls(Path(path).absolute(), {"format_version": FORMAT_VERSION, **config})
+        directory.given, path = Path(path), directory.path
         try:
-            folder = path / "checkpoints"
-            parents = [each for each in folder.parents if not each.exists()]
+            made = [each for each in (path, *path.parents) if not each.exists()]
             if not path.is_file():
                 path.mkdir(parents=True, exist_ok=True)
             _require_empty(path)
-            try:
-                directory._lock = FolderLock(path)
-            except RunDirectoryError as error:
-                raise TakenError(str(error)) from None
+            directory._lock = FolderLock(path)
             _require_empty(path)  # another process may have begun and ended in between
-            directory._made = [folder, *parents]  # from here on, all files there are this process's
+            directory._made = made  # from here on, all files there are this process's
             files.remove_leftovers(path)
-            files.replace_synced(path / "config.json", as_json(config).encode())
-            folder.mkdir()
+            directory._write_config()
+            (path / "checkpoints").mkdir()
         except OSError as error:
             directory.discard()
-            raise RunDirectoryError(f"the run directory {given} cannot be made: {error}") from error
+            raise RunDirectoryError(f"the run directory {directory.given} cannot be made: {error}") from error
         except RunDirectoryError:
             directory.close()
             raise
@@ -107,24 +95,21 @@ class RunDirectory:
         Raises:
             RunDirectoryError: as `open`; if `path` is a checkpoint; and if another process trains in it.
         """
-        opened = cls.open(path)  # a folder that is no run directory gets no lock
-        given = opened.path
-        if opened._opened_at is not None:
+        directory = cls.open(path)  # a folder that is no run directory gets no lock
+        directory.given, directory.path = directory.path, directory.path.absolute()
+        if directory._opened_at is not None:
             raise RunDirectoryError(
-                f"{path} is a checkpoint, and a run continues from its newest one: name its run, {given}; "
+                f"{path} is a checkpoint, and a run continues from its newest one: name its run, {directory.given}; "
                 "start_from=CHECKPOINT (--start-from) begins another run with the networks of a checkpoint"
             )
-        path = given.absolute()
         try:
-            lock = FolderLock(path)
+            directory._lock = FolderLock(directory.path)
+            directory.config = cls.open(path).config  # another process may have changed it before
         except OSError as error:
-            raise RunDirectoryError(f"{given} cannot be locked: {error}") from error
-        try:
-            directory = cls.open(path)  # another process may have changed it before
-        except BaseException:
-            lock.release()
+            raise RunDirectoryError(f"{directory.given} cannot be locked: {error}") from error
+        except RunDirectoryError:
+            directory.close()
             raise
-        directory._lock, directory.given = lock, given
         return directory
 
     @classmethod
@@ -170,81 +155,79 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if it cannot be written; the old one stays.
         """
-        config = {"format_version": FORMAT_VERSION, **config}
-        text = as_json(config)
-        if json.loads(text) == self.config:
+        before, self.config = self.config, {"format_version": FORMAT_VERSION, **config}
+        if json.loads(as_json(self.config)) == before:
             return
         try:
-            files.replace_synced(self.path / "config.json", text.encode())
+            self._write_config()
         except OSError as error:
+            self.config = before
             raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
-        self.config = config
+
+    def _write_config(self) -> None:
+        files.replace_synced(self.path / "config.json", as_json(self.config).encode())
+
+    def tolerating(self, work: str, consequence: str, *further: type[Exception]) -> AbstractContextManager[None]:
+        """A context for some work, such as "writing FILE", in which disk errors and `further` ones are only logged."""
+        return self._outages.setdefault(work, ThrottledWarning(work)).tolerating((OSError, *further), consequence)
 
     def log(self, line: dict[str, Any], name: str = METRICS) -> None:
         """Append a line to a file; numbers that are not finite become null. A disk error is only logged."""
-        with self._outages[name].tolerating(OSError, "training goes on; the lines meanwhile are lost"):
+        with self.tolerating(f"writing {self.path / name}", "training goes on; the lines meanwhile are lost"):
             append(self.path / name, line)
 
     def log_again(self, iteration: int, metrics: dict[str, Any]) -> None:
         """Replace the line of the last iteration in `metrics.jsonl`. A disk error is only logged."""
         path = self.path / METRICS
-        with self._outages[METRICS].tolerating(OSError, "training goes on; the line may be lost"):
+        with self.tolerating(f"writing {path}", "training goes on; the line may be lost"):
             truncate_after(path, iteration - 1)
             append(path, metrics)
+
+    def saving(self) -> AbstractContextManager[None]:
+        """A context in which a checkpoint is written. A disk error is only logged, and the old ones stay."""
+        work = f"writing a checkpoint to {self.path / 'checkpoints'}"
+        return self.tolerating(work, "training goes on, and the checkpoints before it are kept")
 
     def judge(self, number: int, statistics: dict[str, Any]) -> None:
         """Write an evaluation's statistics, `return_mean` among them, into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
-        if not (folder.exists() and math.isfinite(statistics["return_mean"])):
-            return
-        try:
-            checkpoints.judge(folder, statistics)
-        except (OSError, CheckpointError) as error:
-            self._checkpoint_outage.failed(error, "training goes on; the best checkpoint is chosen without it")
+        if folder.exists() and math.isfinite(statistics["return_mean"]):
+            consequence = "training goes on; the best checkpoint is chosen without it"
+            with self.tolerating(f"writing an evaluation into {folder}", consequence, CheckpointError):
+                checkpoints.judge(folder, statistics)
 
     def checkpoint(self, number: int) -> Path:
         """The folder of a checkpoint, which need not exist."""
         return self.path / "checkpoints" / f"{number:012d}"
 
     def save_checkpoint(
-        self,
-        env_steps: int,
-        tensors: dict[str, Tensor],
-        state: dict[str, Any],
-        keep: int,
-        *,
-        score: float | None = None,
+        self, number: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int, *, score: float | None = None
     ) -> bool:
-        """Write a checkpoint named after `env_steps`; delete all but the newest `keep`, the best, and the `awaited`.
+        """Write a checkpoint; delete all but the newest `keep`, the best, and the `awaited`.
 
         Returns:
-            Whether it is on the disk. If it cannot be written, that is logged, and the old ones stay.
-        """
-        folder = self.checkpoint(env_steps)
-        if folder.exists():  # as when a run is interrupted just after its last checkpoint
-            return True
-        with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
-            self._make_again()
-            for name in (METRICS, EVALUATIONS):
-                files.sync_file(self.path / name)  # the lines that the checkpoint counts
-            checkpoints.save(folder, tensors, state, score=score)
-            checkpoints.remove_old(folder.parent, keep, self.awaited)
-        return folder.exists()
+            Whether it is new; False if it was there already, as when a run is interrupted just after it.
 
-    def _make_again(self) -> None:
-        """Make the folder again if it was moved or deleted: without its settings, nothing in it could be loaded."""
-        if not (self.path / "config.json").exists():
+        Raises:
+            OSError: if it cannot be written.
+        """
+        folder = self.checkpoint(number)
+        if folder.exists():
+            return False
+        if not (self.path / "config.json").exists():  # without it, nothing in the folder could be loaded
             logger.warning("%s was moved or deleted: it is made again, for what is saved from now on", self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            files.replace_synced(self.path / "config.json", as_json(self.config).encode())
+            self._write_config()
+        for name in (METRICS, EVALUATIONS):
+            files.sync_file(self.path / name)  # the lines that the checkpoint counts
+        checkpoints.save(folder, tensors, state, score=score)
+        with self.tolerating(f"removing old checkpoints of {self.path}", "they stay for now"):
+            checkpoints.remove_old(folder.parent, keep, self.awaited)
+        return True
 
     def replay_rows(self) -> ReplayRows:
         """The files of a replay buffer."""
         return ReplayRows(self.path / "replay")
-
-    def save_failed(self, error: OSError) -> None:
-        """Log that a checkpoint could not be written."""
-        self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest whole checkpoint, or the best; or the one by which the run was opened.
@@ -307,28 +290,28 @@ class RunDirectory:
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         """Write `placements.json` or `result.json`. A disk error is only logged."""
-        with ThrottledWarning(f"writing {self.path / name}").tolerating(OSError, "it is not kept"):
+        with self.tolerating(f"writing {self.path / name}", "it is not kept"):
             files.replace_synced(self.path / name, as_json(value).encode())
 
     def remove_result(self) -> None:
         """Remove the `result.json` of a run that trains on. A disk error is only logged."""
         path = self.path / "result.json"
-        with ThrottledWarning(f"removing {path}").tolerating(OSError, "the run seems finished until it has gone on"):
+        with self.tolerating(f"removing {path}", "the run seems finished until it has gone on"):
             path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Close, and remove the files that `create` made, if the run has written no others."""
-        files_of_run = self.path.glob("metrics.jsonl"), self.path.glob("checkpoints/*")
-        if self._made and self._lock is not None and not any(map(any, files_of_run)):
+        files_of_run = self.path.glob(METRICS), self.path.glob("checkpoints/*")
+        if self._made is not None and self._lock is not None and not any(map(any, files_of_run)):
+            for folder in ("checkpoints", "snapshots"):  # the latter is self-play's
+                shutil.rmtree(self.path / folder, ignore_errors=True)
             with contextlib.suppress(OSError):
                 for name in ("config.json", "placements.json"):
                     (self.path / name).unlink(missing_ok=True)
-                self._made[0].rmdir()
-            shutil.rmtree(self.path / "snapshots", ignore_errors=True)  # of self-play
             self._lock.remove()
             with contextlib.suppress(OSError):
-                for folder in self._made[1:]:  # the deepest first
-                    folder.rmdir()
+                for made in self._made:
+                    made.rmdir()
         self.close()
 
     def close(self) -> None:

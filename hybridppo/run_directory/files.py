@@ -252,6 +252,10 @@ def as_json(value: Any, indent: int | None = 1) -> str:
         raise ConfigurationError("a value has lists too deep within each other to be written as JSON") from None
 
 
+class TakenError(RunDirectoryError):
+    """Another run has this folder."""
+
+
 class FolderLock:
     """A lock for a folder that one process at a time writes to; held until it is released, or this process ends.
 
@@ -262,7 +266,7 @@ class FolderLock:
         folder: the folder to lock; it must exist.
 
     Raises:
-        RunDirectoryError: if another process holds the lock; the message names that process.
+        TakenError: if another process holds the lock; the message names that process.
         OSError: if the files cannot be written.
     """
 
@@ -272,7 +276,7 @@ class FolderLock:
         try:
             self._lock.acquire()
         except filelock.Timeout:
-            raise RunDirectoryError(
+            raise TakenError(
                 f"{folder} is in use by {self._described()}: wait until it has ended, or stop it, or name another "
                 "folder"
             ) from None

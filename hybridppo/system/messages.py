@@ -84,8 +84,8 @@ class ThrottledWarning:
             logger.warning("%s FAILED%s: %s: %s; %s", self._what, times, type(error).__name__, error, consequence)
 
     @contextmanager
-    def tolerating(self, kind: type[Exception] | tuple[()], consequence: str) -> Iterator[None]:
-        """Warn of errors of this kind instead of raising them."""
+    def tolerating(self, kind: type[Exception] | tuple[type[Exception], ...], consequence: str) -> Iterator[None]:
+        """Warn of errors of this kind, or of these kinds, instead of raising them."""
         try:
             yield
         except kind as error:

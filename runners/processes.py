@@ -400,6 +400,14 @@ class Pool(ABC):
         self._progress.pop(worker, None)
         self.kill(worker)
 
+    def call(self, worker: int, kind: str, value: Any) -> Any:
+        """The answer of a worker that owes no other; raises as `ask` and `receive` do."""
+        self.ask(worker, kind, value)
+        ((_, answer),) = self.answers([worker])
+        if isinstance(answer, WorkerLostError):
+            raise answer
+        return answer[0]
+
     def replace(
         self, worker: int, lost: WorkerLostError, seed: int, begin: Callable[[int], object] = lambda seed: None
     ) -> None:

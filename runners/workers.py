@@ -343,13 +343,9 @@ class Workers:
             if self._info_names:
                 again.append(("measure_infos", (self._info_names,)))
             for message in again:
-                self.pool.ask(worker, *message)
-                for _, answer in self.pool.answers([worker]):
-                    if isinstance(answer, WorkerLostError):
-                        raise answer
-                    (_, problem), _ = answer
-                    if problem is not None:
-                        raise problem
+                _, problem = self.pool.call(worker, *message)
+                if problem is not None:
+                    raise problem
 
         try:
             self.pool.replace(worker, error, self._seed_of(worker), begin)

@@ -134,49 +134,51 @@ class ParameterServer:
             moments = {name: on_host(part.moments.state_dict()) for name, part in parts.items()}
             return self._lag.version, self._parameters(), moments
 
-    def begin(self, learner: int) -> tuple[bool, int, Tensor]:
-        """The version and the parameters for a gradient, as soon as one more learner may compute one.
+    def exchange(self, learner: int, gradient: Tensor | None, goes_on: bool) -> tuple[int, int, float, int, Tensor]:
+        """Step along a learner's gradient, if there is one, and let it begin another, each as soon as it may.
 
         Returns:
-            Also whether the learner had to wait.
+            How often the learner had to wait, the lag and the norm of the gradient, and the version and values of the
+            parameters.
         """
         with self._changed:
-            waited = not self._lag.may_begin()
-            self._changed.wait_for(self._lag.may_begin)
-            self._lag.begin(learner)
-            return waited, self._lag.version, self._parameters()
+            waits, lag, norm = 0, 0, 0.0
+            if gradient is not None:
+                waits += self._waited(lambda: self._lag.may_step(learner))
+                norm = self._descend(gradient)
+                lag = self._lag.step(learner)
+                self._changed.notify_all()
+            if goes_on:
+                waits += self._waited(self._lag.may_begin)
+                self._lag.begin(learner)
+            return waits, lag, norm, self._lag.version, self._parameters()
 
-    def step(self, learner: int, gradient: Tensor) -> tuple[bool, int, float, Tensor]:
-        """Step along a gradient, as soon as it may.
+    def _waited(self, may_go_on: Callable[[], bool]) -> bool:
+        """Wait until the learner may go on; return whether it had to wait."""
+        waits = not may_go_on()
+        self._changed.wait_for(may_go_on)
+        return waits
 
-        Returns:
-            Whether the learner had to wait, the lag and the norm of the gradient, and the newest parameters.
-        """
+    def _descend(self, gradient: Tensor) -> float:
+        agent = self._agent
+        agent.parameters.gradient.copy_(gradient)
+        agent.parameters.zero_frozen()
+        agent.optimizer.forget(agent.parameters.frozen)
+        with np.errstate(over="ignore", invalid="ignore"):  # the norm shows it
+            norm = float(agent.loop().backend.descend())
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"its gradient after {self._lag.version} steps is not finite. Usual causes: a learning rate that "
+                f"is too large (learning_rate is {agent.config.learning_rate:g}), rewards or observations that are "
+                "not normalised. The parameters are lost and not saved: fix the cause, and start anew or from the "
+                "last checkpoint, which was written before"
+            )
+        return norm
+
+    def merge(self, what: str, moments: Moments) -> None:
+        """Add the moments of a learner's observations or rewards to those of all."""
         with self._changed:
-            waited = not self._lag.may_step(learner)
-            self._changed.wait_for(lambda: self._lag.may_step(learner))
-            agent = self._agent
-            agent.parameters.gradient.copy_(gradient)
-            agent.parameters.zero_frozen()
-            agent.optimizer.forget(agent.parameters.frozen)
-            with np.errstate(over="ignore", invalid="ignore"):  # the norm shows it
-                norm = float(agent.loop().backend.descend())
-            if not math.isfinite(norm):
-                raise TrainingError(
-                    f"its gradient after {self._lag.version} steps is not finite. Usual causes: a learning rate that "
-                    f"is too large (learning_rate is {agent.config.learning_rate:g}), rewards or observations that are "
-                    "not normalised. The parameters are lost and not saved: fix the cause, and start anew or from the "
-                    "last checkpoint, which was written before"
-                )
-            lag = self._lag.step(learner)
-            self._changed.notify_all()
-            return waited, lag, norm, self._parameters()
-
-    def merge(self, seen: dict[str, tuple[Tensor, Tensor, int]]) -> None:
-        """Add the moments of a learner's update to those of all."""
-        with self._changed:
-            for name, (mean, variance, number) in seen.items():
-                self._agent.normalization.parts[name].merge(mean, variance, number)
+            self._agent.normalization.parts[what].merge(*moments)
 
     def forget(self, learner: int) -> None:
         """A learner is lost."""
@@ -203,46 +205,48 @@ class Served(Exchange):
 
     def __init__(self, agent: PPO, server: Any, learner: int, heartbeat: Any) -> None:
         self._agent, self._server, self._learner, self._heartbeat = agent, server, learner, heartbeat
-        self._num_left = 0
-        self.seen: dict[str, tuple[Tensor, Tensor, int]] = {}
-        """The moments of the observations and returns of this update."""
+        self._num_left = self._waits = 0
+        self._lags: list[int] = []
         self.begun_at: int | None = None
-        """The version with which the first gradient was computed."""
-        self.lags: list[int] = []
-        """Of the gradients."""
-        self.waits = 0
-        """How often the learner waited for the bound."""
+        """The version with which the first gradient was computed; None without a step in the rollout."""
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
-        """As in the base; they are kept in `seen`."""
-        self.seen[what] = found = super().moments(what, own)
+        """As in the base; the server merges them with those of all."""
+        found = super().moments(what, own)
+        call(self._server.merge, what, found)
         return found
 
     def minibatches(self, backend: Any, epoch: Any, sizes: Sequence[int]) -> Any:
         """As in the base."""
         found = super().minibatches(backend, epoch, sizes)
         self._num_left = len(sizes)
-        self._begin()
-        return found
-
-    def _begin(self) -> None:
-        waited, version, parameters = call(self._server.begin, self._learner)
-        self.waits += waited
+        version = self._exchange(None)[-1]
         self.begun_at = version if self.begun_at is None else self.begun_at
-        self._agent.parameters.values.data.copy_(parameters)
+        return found
 
     def descend(self, descend: Callable[[], Any]) -> float:
         """Let the server make the step."""
-        waited, lag, norm, parameters = call(self._server.step, self._learner, self._agent.parameters.gradient)
-        self.waits += waited
-        self.lags.append(lag)
-        self._heartbeat[0] += 1
         self._num_left -= 1
-        if self._num_left:
-            self._begin()
-        else:
-            self._agent.parameters.values.data.copy_(parameters)
-        return float(norm)
+        lag, norm, _ = self._exchange(self._agent.parameters.gradient)
+        self._lags.append(lag)
+        self._heartbeat[0] += 1
+        return norm
+
+    def _exchange(self, gradient: Tensor | None) -> tuple[int, float, int]:
+        """Take the newest parameters, after a step along the gradient; its lag and norm, and their version."""
+        waits, lag, norm, version, parameters = call(self._server.exchange, self._learner, gradient, self._num_left > 0)
+        self._waits += waits
+        self._agent.parameters.values.data.copy_(parameters)
+        return lag, norm, version
+
+    def metrics(self) -> Metrics:
+        """The metrics of the learner's gradients."""
+        return {
+            "learner": self._learner,
+            "gradient_lag_mean": sum(self._lags) / max(1, len(self._lags)),
+            "gradient_lag_max": max(self._lags, default=0),
+            "gradient_waits": self._waits,
+        }
 
 
 def call(method: Any, *arguments: Any) -> Any:
@@ -302,16 +306,8 @@ class RemoteLearner(RayWorker):
             sampled = time.perf_counter()
             with cpu.learning(agent):
                 metrics = agent.update(cpu.to_learner(rollout))
-        call(server.merge, served.seen)
-        # Without a step in its rollout, a learner has given no gradient.
-        metrics |= {
-            "learner": self._number,
-            "gradient_lag_mean": sum(served.lags) / max(1, len(served.lags)),
-            "gradient_lag_max": max(served.lags, default=0),
-            "gradient_waits": served.waits,
-        }
         return {
-            "metrics": metrics,
+            "metrics": metrics | served.metrics(),
             "policy_lag": 0 if served.begun_at is None else served.begun_at - rollout.version,
             "episodes": counts.statistics.since(episodes),
             "env_steps": counts.env_steps - steps,

@@ -6,8 +6,7 @@ A `RemoteLearner` learns, too (`parameter_server.py`).
 import os
 import platform
 import sys
-import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -22,17 +21,23 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.filling import NEVER, Filled
 from hybridppo.runners.worker import Worker, parameters_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
 
 class RayWorker:
-    """A Ray actor with some of the environments. A second thread runs `rows`."""
+    """A Ray actor with some of the environments. A second thread runs `rows` and `stop`."""
 
     seconds = 0.0
     """The seconds of the last answer."""
     heartbeat: Any = (-1,)
     """`[1]`, the number of rows of the rollout, which shows that the worker does not hang; -1 if there are none."""
+
+    def __init__(self) -> None:
+        self.flag = bytearray(1)
+        """Set to 1 to stop what is being filled."""
 
     def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> tuple[str, str]:
         """Make the environments; return the version of the library, and the process for messages."""
@@ -56,6 +61,11 @@ class RayWorker:
     def rows(self) -> int:
         """The present `heartbeat`."""
         return int(self.heartbeat[0])
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self) -> None:
+        """Stop what is being filled before its next step."""
+        self.flag[0] = 1
 
     def close(self) -> None:
         """Release the environments."""
@@ -81,8 +91,7 @@ class RemoteEnvironments(RayWorker):
     def answer(self, kind: str, value: Any) -> Any:
         """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.
 
-        Answer the name of another method, with its arguments in `value`, with its result and the text of an
-        `EnvStateError`.
+        Answer the name of another method, with its arguments in `value`, with its result or its `EnvStateError`.
         """
         made = self._environments
         if kind == "step":
@@ -90,21 +99,30 @@ class RemoteEnvironments(RayWorker):
         if kind == "reset":
             seed_globals(value[0], "stepping environments")
         try:
-            return getattr(made, kind)(*value), None
+            return getattr(made, kind)(*value)
         except EnvStateError as error:
-            return None, str(error)
+            return error
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._environments.close()
+
+
+class FilledRows(NamedTuple):
+    """The answer of a sampler to "fill"."""
+
+    turn: int
+    """The number of the buffer of the trainer."""
+    first: int
+    """The first new row."""
+    filled: Filled
+    arrays: dict[str, Array]
+    """The new rows of each array."""
 
 
 class RemoteSampler(RayWorker):
     """Environments with an actor, which fill parts of rollouts (`coarse`)."""
 
     def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
-        self._lock = threading.Lock()
-        self._attempt = self._stopped = 0
-        self._flag = bytearray(1)
         self._worker = Worker(setup, envs, seed)
         self.heartbeat = self._worker.stepper.heartbeat
         self._memory, self._distribution, self._shapes = setup["memory"], setup["distribution"], setup["shapes"]
@@ -115,39 +133,30 @@ class RemoteSampler(RayWorker):
         self._buffer = RolloutBuffer(**arrays)
 
     def answer(self, kind: str, value: Any) -> Any:
-        """Answer "fill" with the number of the attempt, a `Filled`, and the new rows; others as `Worker.answer`.
+        """Answer "fill" with `FilledRows`; others as `Worker.answer`.
 
         Args:
             kind: "fill", or as in `Worker.answer`.
-            value: the number of the attempt; the version and the parameters of the actor in one array; the first row,
-                and the row after the last, None for the whole rollout unless it is stopped; and the noise from the
+            value: the number of the buffer; the first row, and the row after the last, None for the whole rollout
+                unless it is stopped; the version and the parameters of the actor in one array; and the noise from the
                 first row on, or None for the noise from before.
         """
         if kind != "fill":
             self.seconds = 0.0
             return self._worker.answer(kind, value)
-        attempt, version, flat, first, end, noise = value
+        turn, first, end, version, flat, noise = value
+        self.flag[0] = 0
         if noise is not None:
             self._buffer.noise[self._distribution.noise_row(first) :] = noise
-        with self._lock:
-            self._attempt, self._flag = attempt, bytearray(1)
-            self._flag[0] = end is None and attempt <= self._stopped
-        filled = self._worker.fill(self._buffer, parameters_of(flat, self._shapes), version, self._flag, first, end)
+        parameters, stop = parameters_of(flat, self._shapes), self.flag if end is None else NEVER
+        filled = self._worker.fill(self._buffer, parameters, version, stop, first, end)
         self.seconds = self._worker.stepper.seconds
-        rows = {
+        arrays = {
             name: array[new_rows(name, first, filled.rows, self._memory)]
             for name, array in self._buffer.arrays.items()
             if name != "noise"
         }
-        return attempt, filled, rows
-
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def stop(self, attempt: int) -> None:
-        """Stop an attempt before its first or next step; received also during a call."""
-        with self._lock:
-            self._stopped = max(self._stopped, attempt)
-            if self._attempt <= attempt:
-                self._flag[0] = 1
+        return FilledRows(turn, first, filled, arrays)
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._worker.close()

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import ray
 import ray.exceptions
 
 from hybridppo._version import __version__
-from hybridppo.distributed.ray_actors import RayWorker, RemoteEnvironments, RemoteSampler, new_rows
+from hybridppo.distributed.ray_actors import FilledRows, RayWorker, RemoteEnvironments, RemoteSampler, new_rows
 from hybridppo.environments.base import Environments, EnvState, Steering, Step, latest
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -70,8 +71,8 @@ class RayPool(Pool):
         """References to pending answers, in order."""
         self._rows: dict[int, int] = {}
         """The last known progress of the actors with pending answers."""
-        self._questions: dict[int, tuple[Any, float]] = {}
-        """The last question of each actor about its progress, None if it is answered, and the time it was asked."""
+        self._asked: dict[int, float] = {}
+        """The time of the last question to each actor about its progress."""
 
     @property
     def workers(self) -> list[int]:  # noqa: D102 - as in the base
@@ -83,8 +84,8 @@ class RayPool(Pool):
 
     def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._places.pop(worker, None)
+        self._rows.pop(worker, None)
         self._owed[worker] = deque()
-        self._forget_progress(worker)
         with explained():
             self._actors[worker] = actor = self._kind.remote()
             self._owed[worker].append(actor.begin.remote(self._setup, folders(), self._shares[worker], env_seed))
@@ -101,7 +102,7 @@ class RayPool(Pool):
         return [by_ref[ref] for ref in ready]
 
     def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
-        self._forget_progress(worker)
+        self._rows.pop(worker, None)
         try:
             # A busy machine may take a while to fetch an answer. Ray takes no infinite limit.
             answer, more = ray.get(self._owed[worker].popleft(), timeout=min(self._timeout, 10.0**6))
@@ -124,20 +125,12 @@ class RayPool(Pool):
 
     def rows(self, worker: int) -> int:
         """As in the base; the actor is asked from time to time."""
-        question, asked = self._questions.get(worker, (None, 0.0))
-        if question is None:
-            now = time.monotonic()
-            if now - asked > min(SECONDS_BETWEEN_QUESTIONS, self._timeout / 4):
-                self._questions[worker] = self._actors[worker].rows.remote(), now
-        elif ray.wait([question], timeout=0)[0]:
-            with contextlib.suppress(ray.exceptions.RayError):  # the pending answer will show the loss
-                self._rows[worker] = ray.get(question)
-            self._questions[worker] = None, asked
+        now, patience = time.monotonic(), min(SECONDS_BETWEEN_QUESTIONS, self._timeout / 4)
+        if worker in self._places and now - self._asked.get(worker, 0.0) > patience:
+            self._asked[worker] = now
+            with contextlib.suppress(ray.exceptions.RayError):  # the pending answer will show a loss
+                self._rows[worker] = ray.get(self._actors[worker].rows.remote(), timeout=patience / 2)
         return self._rows.get(worker, -1)
-
-    def _forget_progress(self, worker: int) -> None:
-        self._rows.pop(worker, None)
-        self._questions.pop(worker, None)
 
     def silence(self, worker: int, rows: int, timeout: float) -> str:  # noqa: D102 - as in the base
         if worker not in self._places:
@@ -161,11 +154,17 @@ class RayPool(Pool):
         if not self._actors or not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
+            self._stop_all()
             refs = [actor.close.remote() for actor in self._actors.values()]
             ray.wait(refs, num_returns=len(refs), timeout=SECONDS_TO_CLOSE)
         for worker in self._actors:
             self.kill(worker)
         self._actors = {}
+
+    def _stop_all(self) -> None:
+        """Stop what actors fill, and wait until they know it: what they begin later is not stopped."""
+        refs = [actor.stop.remote() for actor in self._actors.values()]
+        ray.wait(refs, num_returns=len(refs), timeout=SECONDS_BETWEEN_QUESTIONS)
 
 
 def folders() -> list[str]:
@@ -227,9 +226,7 @@ class RayEnvironments(Environments):
         self.waiting = template.waiting
         self._shares = divided(num_envs, num_workers)
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
-        self._workers = range(num_workers)
-        self._restarts, self._seed = options.restarts, 0
-        self._steps_since_loss = [0] * num_workers
+        self._restarts, self._seed, self._steps = options.restarts, 0, 0
         self._steering: list[Steering] = []
         spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
@@ -237,50 +234,46 @@ class RayEnvironments(Environments):
         self._pool = RayPool(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
         self._pool.start_all([0] * num_workers)
 
-    def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
-        """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""
-        for worker in workers:
-            self._pool.ask(worker, method, arguments_of(worker))
-        answers: dict[int, Any] = {}
-        for worker, answer in self._pool.answers(workers, together=True):
+    def _answers(self, method: str, arguments: Iterable[Any]) -> list[Any]:
+        """Each worker's answer to a call with its own arguments, or its `WorkerLostError` if it may be replaced."""
+        for worker, own in enumerate(arguments):
+            self._pool.ask(worker, method, own)
+        answers: list[Any] = [None] * len(self._shares)
+        for worker, answer in self._pool.answers(self._pool.workers, together=True):
             answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
-        for answer in answers.values():
+        for answer in answers:
             if isinstance(answer, WorkerLostError) and not self._restarts:
                 raise answer
         return answers
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed = seed
-        rows: dict[int, Array] = {}
-        while waiting := [worker for worker in self._workers if worker not in rows]:
-            answers = self._answers(waiting, "reset", lambda i: (seed + self._shares[i].start,))
-            for worker, answer in answers.items():
-                if isinstance(answer, WorkerLostError):
-                    self._replace(worker, answer, lambda seed: None)  # and ask it likewise
-                else:
-                    rows[worker] = answer[0]
-        return np.concatenate([rows[worker] for worker in self._workers])
+        answers = self._answers("reset", [(seed + share.start,) for share in self._shares])
+        return np.concatenate(
+            [
+                self._replace(worker, answer) if isinstance(answer, WorkerLostError) else answer
+                for worker, answer in enumerate(answers)
+            ]
+        )
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
-        answers = self._answers(
-            self._workers, "step", lambda i: map_parts(lambda part: part[self._columns[i]], actions)
-        )
+        own = [map_parts(operator.itemgetter(columns), actions) for columns in self._columns]
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
-        for worker in self._workers:
-            answer, first = answers[worker], self._columns[worker].start
+        for worker, answer in enumerate(self._answers("step", own)):
+            first = self._columns[worker].start
             if isinstance(answer, WorkerLostError):
                 answer = self._step_of_another(worker, answer)
-            else:
-                self._steps_since_loss[worker] += 1
-                if self._steps_since_loss[worker] == STEPS_TO_RECOVER:
-                    self._pool.end_row(worker)
             *part, of, final, restarted, absent, waiting = answer
             parts.append((*part, absent, waiting))
             finals_of += [first + env for env in of]
             finals += final
             self.restarted |= {first + env: times for env, times in restarted.items()}
+        self._steps += 1
+        if self._steps % STEPS_TO_RECOVER == 0:
+            for worker in self._pool.workers:
+                self._pool.end_row(worker)
         observations, rewards, terminated, truncated, absent, idle = zip(*parts, strict=True)
         if self._has_absent:
             self.absent = np.concatenate(absent)
@@ -291,40 +284,32 @@ class RayEnvironments(Environments):
 
     def _step_of_another(self, worker: int, lost: WorkerLostError) -> tuple[Any, ...]:
         """Replace a lost worker; returns rows that begin episodes and do not count as a step."""
+        first = self._replace(worker, lost)
+        nothing, rewards = np.zeros(len(first), np.bool_), np.zeros(len(first), np.float32)
+        return first, rewards, nothing, nothing, [], [], dict.fromkeys(range(len(first)), 1), nothing, nothing
+
+    def _replace(self, worker: int, lost: WorkerLostError) -> Array:
+        """Start another worker in place of a lost one; returns the first observations of its environments."""
         first: list[Array] = []
 
         def begin(seed: int) -> None:
-            answer = self._answers([worker], "reset", lambda i: (seed,))[worker]
-            if isinstance(answer, WorkerLostError):
-                raise answer
-            first.append(answer[0])
+            for steering in self._steering:
+                self._pool.call(worker, "steer", (steering,))
+            first.append(self._pool.call(worker, "reset", (seed,)))
 
-        self._replace(worker, lost, begin)
-        count = self._columns[worker].stop - self._columns[worker].start
-        nothing = np.zeros(count, np.bool_)
-        rewards = np.zeros(count, np.float32)
-        return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing, nothing
+        self._pool.replace(worker, lost, self._seed + self._shares[worker].start, begin)
+        return first[-1]
 
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
-        answers = self._answers(self._workers, "steer", lambda i: (steering,))
-        for answer in answers.values():
+        answers = self._answers("steer", [(steering,)] * len(self._shares))
+        for answer in answers:
             if isinstance(answer, WorkerLostError):
                 raise answer
         self._steering = latest(self._steering, steering)
-        return [found for worker in self._workers for found in answers[worker][0]]
-
-    def _replace(self, worker: int, lost: WorkerLostError, begin: Callable[[int], None]) -> None:
-        self._steps_since_loss[worker] = 0
-
-        def steer(seed: int) -> None:
-            for steering in self._steering:
-                self._answers([worker], "steer", lambda i, steering=steering: (steering,))  # type: ignore[misc]
-            begin(seed)
-
-        self._pool.replace(worker, lost, self._seed + self._shares[worker].start, steer)
+        return list(chain(*answers))
 
     def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
-        return [state for states in self._states("state") for state in states]
+        return list(chain(*self._states("state", [()] * len(self._shares))))
 
     def load_state(  # noqa: D102 - as in the base
         self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()
@@ -332,18 +317,14 @@ class RayEnvironments(Environments):
         assert rows is not None
         own = [[map_parts(operator.itemgetter(at), each) for each in actions] for at in self._columns]
         each_rows = [rows[at] for at in self._columns]
-        of_workers = zip(states_of_workers(states, self._columns), each_rows, own, strict=True)
-        self._states("load_state", list(of_workers))
+        self._states("load_state", zip(states_of_workers(states, self._columns), each_rows, own, strict=True))
 
-    def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        """The result of a method at every worker."""
-        answers = self._answers(self._workers, method, lambda i: () if arguments is None else arguments[i])
-        for answer in answers.values():
-            if isinstance(answer, WorkerLostError):  # the next step replaces it
+    def _states(self, method: str, arguments: Iterable[Any]) -> list[Any]:
+        answers = self._answers(method, arguments)
+        for answer in answers:
+            if isinstance(answer, (WorkerLostError, EnvStateError)):  # the next step replaces a lost one
                 raise EnvStateError(str(answer))
-            if answer[1] is not None:
-                raise EnvStateError(answer[1])
-        return [answers[worker][0] for worker in self._workers]
+        return answers
 
     def _close(self) -> None:
         self._pool.close()
@@ -361,14 +342,8 @@ class RaySamplers(RayPool, Transport):
         super().__init__(RemoteSampler, "sampler", work.shares, setup, work.options.worker_timeout)
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
-        self._columns, self._distribution = work.columns, work.setup["distribution"]
-        self._memory = work.setup["memory"]
-        self._tasks: dict[int, deque[tuple[int, int, int, bool]]] = {}
-        """Parts under way in the order of the calls: attempt, buffer, first row, and whether it may be stopped."""
-        self._stopped: dict[int, int] = {}
-        """The number of the attempt that each sampler was last asked to stop."""
-        self._attempt, self._version = 0, -1
-        self._parameters: Any = None
+        self._work, self._has_stopped = work, False
+        self._version, self._parameters = -1, np.empty(0, np.float32)
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
         self._version = version
@@ -376,46 +351,23 @@ class RaySamplers(RayPool, Transport):
         self._parameters = np.concatenate(flat).astype(np.float32, copy=False)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
-        self._attempt += 1
         noise = None
         if end is None:
-            row = self._distribution.noise_row(first)
-            noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
-        self.ask(worker, "fill", (self._attempt, self._version, self._parameters, first, end, noise))
-        self._tasks.setdefault(worker, deque()).append((self._attempt, turn, first, end is None))
-
-    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._tasks.pop(worker, None)
-        super().start(worker, env_seed)
+            row = self._work.setup["distribution"].noise_row(first)
+            noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._work.columns[worker]])
+        self.ask(worker, "fill", (turn, first, end, self._version, self._parameters, noise))
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
-        if self.stop[0]:
-            self._stop(workers)
+        if self.stop[0] and not self._has_stopped:
+            self._stop_all()
+        self._has_stopped = bool(self.stop[0])
         return super().wait(workers, seconds, together)
 
-    def _stop(self, workers: Sequence[int]) -> None:
-        for worker in workers:
-            # A part with an end is always filled: other samplers have stopped there.
-            attempts = [attempt for attempt, *_, may_stop in self._tasks.get(worker, ()) if may_stop]
-            if attempts and attempts[-1] > self._stopped.get(worker, 0):
-                self._stopped[worker] = attempts[-1]
-                self._actors[worker].stop.remote(attempts[-1])
-
     def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
-        received = super().receive(worker)
-        if not self._tasks.get(worker):
-            return received
-        (expected, turn, first, _), ((attempt, filled, arrays), seconds) = self._tasks[worker].popleft(), received
-        if attempt != expected:
-            raise DistributedError(f"{self.name(worker)} answered call {attempt} of {expected}: the answer is not used")
-        part = self.buffers[turn].of(self._columns[worker])
-        for name, array in part.arrays.items():
-            if name != "noise":
-                array[new_rows(name, first, filled.rows, self._memory)] = arrays[name]
-        return filled, seconds
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        if ray.is_initialized():
-            with contextlib.suppress(ray.exceptions.RayError):  # lost actors have ended
-                self._stop(list(self.workers))
-        super().close()
+        answer, seconds = super().receive(worker)
+        if not isinstance(answer, FilledRows):
+            return answer, seconds
+        part, rows = self.buffers[answer.turn].of(self._work.columns[worker]), answer.filled.rows
+        for name, array in answer.arrays.items():
+            part.arrays[name][new_rows(name, answer.first, rows, self._work.setup["memory"])] = array
+        return answer.filled, seconds

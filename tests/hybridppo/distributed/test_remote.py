@@ -29,12 +29,12 @@ class CapturedError(Exception):
     """Carries what would be needed to start workers."""
 
 
-def fill(remote: RemoteSampler, attempt: int, flat: Any, first: int, end: int | None, noise: Any) -> Any:
+def fill(remote: RemoteSampler, flat: Any, first: int, end: int | None, noise: Any) -> Any:
     """The number of rows that are filled, and the new ones."""
-    (answered, filled, rows), seconds = remote.ask("fill", (attempt, 7, flat, first, end, noise))
-    assert (answered, filled.version) == (attempt, 7)
+    answer, seconds = remote.ask("fill", (1, first, end, 7, flat, noise))
+    assert (answer.turn, answer.first, answer.filled.version) == (1, first, 7)
     assert seconds >= 0.0
-    return filled.rows, rows
+    return answer.filled.rows, answer.arrays
 
 
 def capture(work: Work) -> Any:
@@ -63,24 +63,33 @@ def spaces() -> tuple[Any, Any]:
 
 def test_it_sends_back_the_rows_that_it_has_filled(share: Any) -> None:
     remote, flat, noise = share
-    filled, rows = fill(remote, 1, flat, 0, None, noise)
+    filled, rows = fill(remote, flat, 0, None, noise)
     assert filled == STEPS == remote.rows()
     assert rows["observations"].shape == (STEPS + 1, 2, 4)
     assert "noise" not in rows
 
 
-def test_a_stop_that_comes_before_its_part_holds_and_those_with_an_end_go_on(share: Any) -> None:
+def test_a_stop_ends_what_is_being_filled_and_not_a_part_with_an_end(
+    share: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remote, flat, noise = share
-    remote.stop(1)
-    assert fill(remote, 1, flat, 0, None, noise)[0] == 0
-    remote.stop(2)
-    filled, rows = fill(remote, 2, flat, 0, 3, None)
-    assert filled == 3
+    step, steps = remote._worker._environments.step, list[int]()
+
+    def stopping(actions: Any) -> Any:
+        steps.append(1)
+        if len(steps) in (2, 4):
+            remote.stop()
+        return step(actions)
+
+    monkeypatch.setattr(remote._worker._environments, "step", stopping)
+    assert fill(remote, flat, 0, None, noise)[0] == 2
+    filled, rows = fill(remote, flat, 2, 5, None)
+    assert filled == 5
     assert rows["rewards"].shape == (3, 2)
-    # A stop of before is none for what was asked for after it.
-    filled, rows = fill(remote, 3, flat, 3, None, noise[3:])
+    # The stop of a part before stops nothing that was begun after it.
+    filled, rows = fill(remote, flat, 5, None, noise[5:])
     assert filled == STEPS
-    assert rows["observations"].shape == (STEPS - 3 + 1, 2, 4)
+    assert rows["observations"].shape == (STEPS - 5 + 1, 2, 4)
 
 
 def test_only_new_rows_are_sent() -> None:

@@ -14,8 +14,7 @@ from torch import Tensor
 from hybridppo.distributions.base import words
 from hybridppo.environments.base import Environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
-from hybridppo.environments.tensor_agents import TensorStep
-from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.on_device import DeviceRollout, TensorStatistics

@@ -18,7 +18,7 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.registration import source_here
+from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.processes import Trainer, answer_trainer

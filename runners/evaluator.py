@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.environments.making import is_tensor_env, to_send
+from hybridppo.environments.making import is_tensor_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.packages import to_send
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
 from hybridppo.networks.mlp import twin_of

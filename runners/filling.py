@@ -16,7 +16,7 @@ from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.replay import ActionHistory
+from hybridppo.environments.state import ActionHistory
 from hybridppo.networks.numpy_layers import NumpyNormalizer
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor

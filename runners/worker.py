@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.registration import source_here
+from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.rollouts.buffer import Layout, RolloutBuffer
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper

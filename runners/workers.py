@@ -15,8 +15,8 @@ from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState, Steering, latest
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.packages import to_send
 from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of

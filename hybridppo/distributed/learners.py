@@ -33,10 +33,10 @@ from hybridppo.distributed.reduce import ShardedUpdate
 from hybridppo.distributed.strategy import Strategy, require_multiples, require_shareable
 from hybridppo.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import is_tensor_env, make_environments, to_send
+from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.packages import source_of, to_send
 from hybridppo.environments.pickling import ALONE, pack
-from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
 from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.placements.by_name import placement_from_settings

@@ -23,10 +23,10 @@ from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.ray_actors import RayWorker, unpacked
 from hybridppo.distributed.ray_workers import RayPool, folders
 from hybridppo.environments.base import Environments, Steering, steering_refused
-from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.packages import source_here, to_send
 from hybridppo.environments.pickling import ALONE, pack
-from hybridppo.environments.registration import source_here
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import float32_products

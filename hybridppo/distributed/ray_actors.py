@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from hybridppo._version import __version__
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.registration import source_here
+from hybridppo.environments.packages import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout

@@ -18,8 +18,8 @@ import ray.exceptions
 from hybridppo._version import __version__
 from hybridppo.distributed.ray_actors import FilledRows, RayWorker, RemoteEnvironments, RemoteSampler, new_rows
 from hybridppo.environments.base import Environments, EnvState, Steering, Step, latest
-from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.packages import to_send
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.runners.filling import Flag

@@ -15,7 +15,7 @@ from hybridppo.distributed_policies import Distributed, Local
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.registration import source_of
+from hybridppo.environments.packages import source_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of
 from hybridppo.networks.modes import require_same_everywhere

@@ -83,6 +83,17 @@ def five_of(result: Any, of: str = "gymnasium.Env.step: observation, reward, ter
     return result
 
 
+def two_of(result: Any) -> Any:
+    """The result of `reset`, which must have two values.
+
+    Raises:
+        BadValueError: if it has others.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+    return result
+
+
 def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, bool, bool, Any]:
     """The result of `step`, cast if that loses nothing.
 

@@ -16,8 +16,16 @@ from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
-from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
-from hybridppo.environments.registration import import_modules, source_of, spec_of
+from hybridppo.environments.packages import (
+    env_of_id,
+    import_modules,
+    is_atari,
+    note_of,
+    package_of,
+    require_package,
+    source_of,
+    spec_of,
+)
 from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
@@ -79,15 +87,18 @@ def make_environments(
     if options.vectorization == "compiled":
         environments = _compiled(source, num_envs, options, first)
     elif isinstance(source, str):
-        environments = _of_id(source, num_envs, options, first, threads, copies)
+        with _errors_named(source, options.env_kwargs or {}):
+            make = _maker_of(source, num_envs, options, threads)
+            environments = _made_by(make, num_envs, options, first, own_number, copies)
         environments.clips_rewards = is_atari(source)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
     elif is_tensor_env(source):
         environments = _of_tensors(source, None if own_number else num_envs, options, owns=False)
     elif callable(source):
+        options.refuse("functions", "episodic_life", remedy="leave it out, it is for ids of Atari games (ALE/...)")
         make = with_arguments(source, num_envs, options)
-        environments = _of_function(make, num_envs, options, first, own_number, copies)
+        environments = _made_by(make, num_envs, options, first, own_number, copies)
     else:
         raise ConfigurationError(
             "env must be an environment's id, a function that makes one, as lambda: MyEnv(), or an environment of "
@@ -190,52 +201,74 @@ def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> A
     return made
 
 
-def to_send(source: EnvSource) -> Any:
-    """The source for worker processes, which have not imported the modules that register environments."""
-    if not isinstance(source, str) or callable(source_of(source)):
-        return source
+def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: int) -> Callable[[], Any]:
+    """A function that makes an environment of an id, or its vectorised form if it has one that may be used."""
     require_package(source)
-    package = package_of(source)
+    package, env_kwargs = package_of(source), options.env_kwargs or {}
+    may_be_vector = options.vectorization == "auto" and not options.needs_copies
     if package is not None and package.vector is not None:
-        return source
-    spec = spec_of(source)
-    is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
-    return source if is_of_package else spec
+        kind = f"{source!r}, which has a vector and preprocessing of its own"
+        options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")
+        if may_be_vector:
+            return partial(package.vector, source, num_envs, options.episodic_life, threads)
+    elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
+        return partial(make_new, gym.make_vec, source, num_envs=num_envs, **env_kwargs)
+    return partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
 
 
-def _of_function(
-    source: Callable[[], Any],
-    num_envs: int,
-    options: EnvironmentOptions,
-    first: int,
-    own_number: bool,
+@contextlib.contextmanager
+def _errors_named(source: str, env_kwargs: dict[str, Any]) -> Iterator[None]:
+    """A context in which errors of gymnasium name the id."""
+    try:
+        yield
+    except gym.error.DependencyNotInstalled as error:
+        raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
+    except ConfigurationError:
+        raise
+    except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
+        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
+    except TypeError as error:
+        if not any(f"unexpected keyword argument '{name}'" in str(error) for name in env_kwargs):
+            raise
+        raise ConfigurationError(
+            f"environment {source!r} takes other arguments than env_kwargs has: {error}"
+        ) from error
+
+
+def _made_by(
+    make: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int, own_number: bool,
     copies: int | None,
-) -> Environments:
-    options.refuse("functions", "episodic_life", remedy="leave it out, it is for ids of Atari games (ALE/...)")
-    made = source()
-    if is_tensor_env(made):
-        with _closed_if_refused(made):
+) -> Environments:  # fmt: skip
+    """The environments that a function makes: one that is copied, or all of them."""
+    made = make()
+    with _closed_if_refused(made):
+        if is_tensor_env(made):
             return _of_tensors(made, None if own_number else num_envs, options, owns=True)
-    if isinstance(made, VectorEnv):
-        with _closed_if_refused(made):
+        if isinstance(made, VectorEnv):
             return _of_vector(made, num_envs, options, first, own_number)
-    if isinstance(made, gym.Env):
-        require_spaces(made)
-        source = _after(made, source)
-        return SubEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
-    if not is_parallel(made) and not takes_turns(made):
-        raise EnvError(
-            "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
-            f"{type(made).__name__}{_lacking(made)}"
-        )
-    options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
-    source = _after(made, source)
-    make: Callable[[], Any]
-    if isinstance(options, SelfPlayOptions):
-        make = partial(self_play_game, source, options)
-    else:
-        make = partial(multi_agent_environment, source, options.action_masks, _critics_observe(options))
-    return SubEnvironments(make, copies or num_envs, first, options.on_env_error, has_agents=True)
+        if isinstance(made, gym.Env):
+            require_spaces(made)
+        elif is_parallel(made) or takes_turns(made):
+            options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
+        else:
+            raise EnvError(
+                "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
+                f"{type(made).__name__}{_lacking(made)}"
+            )
+    there, has_agents = [made], not isinstance(made, gym.Env)  # the one made is the first copy
+    wrapped = _wrapped(lambda: there.pop() if there else make(), options, has_agents)
+    return SubEnvironments(wrapped, copies or num_envs, first, options.on_env_error, has_agents=has_agents)
+
+
+def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: bool) -> Callable[[], Any]:
+    """`make` with the wrapper that several agents or an option need."""
+    if isinstance(options, SelfPlayOptions) and has_agents:
+        return partial(self_play_game, make, options)
+    if has_agents:
+        return partial(multi_agent_environment, make, options.action_masks, _critics_observe(options))
+    if options.action_masks:
+        return lambda: MaskInObservation(make())
+    return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)
 
 
 @contextlib.contextmanager
@@ -282,43 +315,6 @@ def _critics_observe(options: EnvironmentOptions) -> ObservesOfAgents:
     return options.critic_observes if isinstance(options, CriticsOptions) else "own"
 
 
-def _after(made: Any, make: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that returns the environment `made` first, and new ones afterwards."""
-    there = [made]
-    return lambda: there.pop() if there else make()
-
-
-def _of_id(
-    source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int, copies: int | None
-) -> Environments:
-    env_kwargs = options.env_kwargs or {}
-    package, may_be_vector = package_of(source), options.vectorization == "auto" and not options.needs_copies
-    try:
-        require_package(source)
-        if package is not None and package.vector is not None:
-            kind = f"{source!r}, which has a vector and preprocessing of its own"
-            options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")
-            if may_be_vector:
-                return wrap(package.vector(source, num_envs, options.episodic_life, threads), first=first)
-        elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
-            vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
-            return wrap(vector, options.autoreset_mode, first)
-        make = partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
-        return SubEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
-    except gym.error.DependencyNotInstalled as error:
-        raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
-    except ConfigurationError:
-        raise
-    except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
-        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
-    except TypeError as error:
-        if not any(f"unexpected keyword argument '{name}'" in str(error) for name in env_kwargs):
-            raise
-        raise ConfigurationError(
-            f"environment {source!r} takes other arguments than env_kwargs has: {error}"
-        ) from error
-
-
 def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Definition":
     """The compiled definition of an id or a function; imports the modules that register it.
 
@@ -343,10 +339,3 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
     options.refuse("vectorization='compiled'", "env_kwargs", remedy="leave one of the two out")
     definition = compiled_definition(source, options)
     return CompiledEnvironments(definition, num_envs, first, options.env_threads, _critics_observe(options))
-
-
-def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:
-    """`make` with the wrapper that an option needs."""
-    if options.action_masks:
-        return lambda: MaskInObservation(make())
-    return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.checks import TRUTHS, as_flag
-from hybridppo.environments.wrappers import MASK, has_mask, mask_apart, masked_row, without_mask
+from hybridppo.environments.wrappers import MaskedRows, has_mask, without_mask
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
@@ -58,36 +58,20 @@ class _Slot:
         name: the agent.
         encode: encodes what the agent sees of the row.
         own: encodes the agent's observations, without the mask.
-        masked: the space of rows with a mask, without what critics see besides; None if there is no mask.
-        is_within: whether the mask comes within the observation.
+        masked: makes rows with a mask, without what critics see besides; None if there is no mask.
     """
 
     def __init__(
-        self, name: str, encode: ObservationEncoder, own: ObservationEncoder, masked: MaskedObservation | None,
-        is_within: bool,
-    ) -> None:  # fmt: skip
-        self.name, self.encode, self._own, self._masked, self._is_within = name, encode, own, masked, is_within
+        self, name: str, encode: ObservationEncoder, own: ObservationEncoder, masked: MaskedRows | None
+    ) -> None:
+        self.name, self.encode, self._own, self._masked = name, encode, own, masked
 
-    def row(self, observation: Any, info: Any, *, needs_choice: bool, is_checked: bool) -> tuple[Array, Any]:
-        """The row of an observation and of the mask in its info, and that mask.
-
-        Args:
-            observation: the observation.
-            info: the info.
-            needs_choice: whether the mask must allow an action.
-            is_checked: whether the bounds of the observation are checked.
-
-        Raises:
-            BadValueError: naming the agent.
-        """
+    def row(self, observation: Any, info: Any, *, has_ended: bool, is_checked: bool) -> tuple[Array, Any]:
+        """As `MaskedRows.row`; errors name the agent."""
         try:
-            if self._is_within:
-                observation, info = mask_apart(observation)
-            if is_checked:
-                observation = self._own.checked(observation)
-            if self._masked is None:
-                return self._own.one(observation), None
-            return masked_row(self._masked, observation, info, not needs_choice), _entry(info, MASK)
+            if self._masked is not None:
+                return self._masked.row(observation, info, has_ended=has_ended, is_checked=is_checked)
+            return self._own.one(self._own.checked(observation) if is_checked else observation), None
         except BadValueError as error:
             raise BadValueError(f"{self.name}: {error}") from None
 
@@ -126,18 +110,18 @@ class MultiAgentEnvironment:
         observed = [without_mask(space) if is_within else space for is_within, space in pairs]
         self._critic_observes = each_observes(critic_observes, self.agents)
         whole = spaces_with_critics_part(observed, self._critic_observes, env)
-        of_slots = [*zip(have_masks, observed, whole, acted, strict=True)]
-        masked = [MaskedObservation(own, action) if has else None for has, own, _, action in of_slots]
-        seen = [MaskedObservation(space, action) if has else space for has, _, space, action in of_slots]
+        of_slots = zip(have_masks, whole, acted, strict=True)
+        seen = [MaskedObservation(space, action) if has else space for has, space, action in of_slots]
         self.agent = SimpleNamespace(
             observation_space=joint_space(self.agents, seen), action_space=joint_space(self.agents, acted)
         )
         """The spaces that all agents share, or `SpacesOfAgents`."""
         self.action_space = gym.spaces.Tuple(acted)
         self._slot_of_agent = {agent: slot for slot, agent in enumerate(self.agents)}
-        names = [f"agent {agent!r}" for agent in self.agents]
-        each = zip(names, encoders_of(seen), encoders_of(observed), masked, are_within, strict=True)
-        self._slots = [_Slot(*of_slot) for of_slot in each]
+        self._slots: list[_Slot] = []
+        for slot, (sees, own) in enumerate(zip(encoders_of(seen), encoders_of(observed), strict=True)):
+            masked = MaskedRows(own, acted[slot], are_within[slot]) if have_masks[slot] else None
+            self._slots.append(_Slot(f"agent {self.agents[slot]!r}", sees, own, masked))
         encode, num_agents = ObservationEncoder(self.agent.observation_space), len(self.agents)
         self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
@@ -148,9 +132,10 @@ class MultiAgentEnvironment:
         if {*self._critic_observes} != {"own"}:
             self._of_critics = CriticRows(whole, self._critic_observes, self.rows.shape[1])
             numbers = np.arange(self.rows.shape[1])
-            for i, (slot, own, mask) in enumerate(zip(self._slots, self._of_critics.own, masked, strict=True)):
-                first = slot.encode.size - (0 if mask is None else mask.num_actions)
-                self._places[i] = np.concatenate((numbers[own], numbers[first : slot.encode.size]))
+            for slot, (place, space) in enumerate(zip(self._of_critics.own, seen, strict=True)):
+                end = self._slots[slot].encode.size
+                first = end - (space.num_actions if isinstance(space, MaskedObservation) else 0)
+                self._places[slot] = np.concatenate((numbers[place], numbers[first:end]))
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
         self.rewards = np.zeros(num_agents, np.float32)
@@ -292,11 +277,11 @@ class MultiAgentEnvironment:
                 "what its return is bootstrapped from"
             )
         else:
-            self._write(slot, observation, info, needs_choice=False)
+            self._write(slot, observation, info, has_ended=True)
 
-    def _write(self, slot: int, observation: Any, info: Any, needs_choice: bool = True) -> None:
+    def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
         own = self._slots[slot]
-        row, self.masks[slot] = own.row(observation, info, needs_choice=needs_choice, is_checked=self._checks > 0)
+        row, self.masks[slot] = own.row(observation, info, has_ended=has_ended, is_checked=self._checks > 0)
         self.rows[slot][self._places[slot]] = own.encode.layout.among_others(row) if self._differ else row
 
     def _fill_for_critics(self, seen: Array) -> None:
@@ -446,7 +431,7 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
             for slot in np.flatnonzero(self.present).tolist():
                 if slot != self.turn:  # the mask of a waiting agent may allow nothing, or be missing
                     agent = self.agents[slot]
-                    self._write(slot, self.env.observe(agent), self.env.infos[agent], needs_choice=False)
+                    self._write(slot, self.env.observe(agent), self.env.infos[agent], has_ended=True)
         super()._fill_for_critics(seen)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
 
-from hybridppo.environments.registration import require_imports
+from hybridppo.environments.packages import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_agents import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents

@@ -1,4 +1,6 @@
-"""Environments of other packages: Atari games, EnvPool, MinAtar, MiniGrid; and the package that an id needs.
+"""What an environment's id stands for: the modules that register it, and packages such as Atari games and MiniGrid.
+
+An id may name its module, as in gymnasium: `my_envs:Maze-v0`.
 
 A package is imported only for its own ids. To add a package, add a line to `PACKAGES`.
 
@@ -12,19 +14,21 @@ EnvPool (`envpool/Pong-v5`) steps by threads in C++, synchronously: otherwise it
 first, so that a rollout would depend on timing and not on the seed alone.
 """
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from hybridppo.environments.registration import import_modules, spec_of
-from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
+from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, pip_install, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 
@@ -325,3 +329,95 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
     env = gym.make(spec_of(env_id).id, **env_kwargs)
     needs_wrapper = package is not None and package.needs_wrapper(env.observation_space)
     return package.wrapper(env) if package is not None and needs_wrapper else env
+
+
+def require_imports(names: object) -> None:
+    """Refuse names of modules that are no text.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if not isinstance(names, str):
+        raise ConfigurationError(
+            f"imports must name modules, with commas between, got {shown(names)}: write 'my_envs,others'"
+        )
+
+
+def import_modules(names: str) -> None:
+    """Import modules that register environments; `names` has commas between them.
+
+    Raises:
+        ConfigurationError: if it is no text.
+        EnvError: if there is no such module, or it cannot be imported.
+    """
+    require_imports(names)
+    for name in filter(None, (name.strip() for name in names.split(","))):
+        try:
+            importlib.import_module(name)
+        except ENV_FAILURES as error:  # any error of the module
+            is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
+            remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
+            raise EnvError(
+                f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
+                f"{error} ({remedy})"
+            ) from error
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """The registered spec of an id; imports the module that the id names.
+
+    Raises:
+        EnvError: if its module cannot be imported.
+        gymnasium.error.Error: if there is no such environment.
+    """
+    module, _, name = env_id.rpartition(":")
+    try:
+        import_modules(module)
+    except EnvError as error:
+        raise EnvError(f"environment {env_id!r} cannot be made: {error}") from error.__cause__
+    return gym.spec(name)
+
+
+def source_of(source: Any) -> Any:
+    """The function that an id names in a module, as `pettingzoo.classic.connect_four_v3:env`; all else as it is.
+
+    If gymnasium knows the id, it is that environment.
+
+    Raises:
+        EnvError: if the module cannot be imported.
+    """
+    module, _, name = source.rpartition(":") if isinstance(source, str) else ("", "", "")
+    if not module:
+        return source
+    try:
+        spec_of(source)
+    except gym.error.Error:
+        found = getattr(sys.modules.get(module), name, None)
+        return found if callable(found) else source
+    return source
+
+
+def to_send(source: Any) -> Any:
+    """The source for worker processes, which have not imported the modules that register environments."""
+    if not isinstance(source, str) or callable(source_of(source)):
+        return source
+    require_package(source)
+    package = package_of(source)
+    if package is not None and package.vector is not None:
+        return source
+    spec = spec_of(source)
+    is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
+    return source if is_of_package else spec
+
+
+def source_here(source: Any, imports: str) -> Any:
+    """An environment's id, or the function, from the result of `to_send`, in another process."""
+    if not isinstance(source, EnvSpec):
+        return source
+    import_modules(imports)
+    if source.id not in gym.registry and isinstance(source.entry_point, str):
+        # Import the module first: if it registers the id after us, gymnasium warns of a second registration.
+        with contextlib.suppress(ImportError):  # making the environment will raise the error
+            importlib.import_module(source.entry_point.partition(":")[0])
+    gym.registry.setdefault(source.id, source)
+    return source.id

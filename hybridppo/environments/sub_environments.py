@@ -18,9 +18,10 @@ from hybridppo.environments.checks import (
     describe_error,
     is_plain,
     require_same_spaces,
+    two_of,
 )
 from hybridppo.environments.options import OnEnvError
-from hybridppo.environments.replay import EpisodeStart
+from hybridppo.environments.state import EpisodeStart
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite, reshaped
@@ -142,11 +143,10 @@ class SubEnvironment:
         """Reset the environment; return its first observation, or its rows."""
         self.episode.note(self.saved, seed, options)
         result = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+        observation, _ = two_of(result)
         if self._has_agents:
-            return result[0]
-        observation = self._cast(result[0] if self._is_checked else self._encode.checked(result[0]))
+            return observation
+        observation = self._cast(observation if self._is_checked else self._encode.checked(observation))
         self._is_checked = True
         is_bytes = bool(self._encode.layout.images)
         self._encode.require_finite(

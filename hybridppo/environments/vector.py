@@ -8,8 +8,7 @@ The modes differ in where an episode's true final observation is, and in whether
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from multiprocessing.connection import wait
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from hybridppo.environments.base import Environments, EnvState, Step, closed, warned_of_closing
+from hybridppo.environments.base import Environments, EnvState, Step, warned_of_closing
 from hybridppo.environments.checks import (
     as_truth,
     check_vector_observations,
@@ -29,7 +28,6 @@ from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.environments.state import Walk, write
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.checks import require_finite
 
 _TRUTH = np.dtype(np.bool_)
 
@@ -62,54 +60,76 @@ class VectorEnvironments(Environments):
         """The shapes of all rows, and of rewards and flags."""
         self._resetting = np.zeros(self.num_envs, np.bool_)
         """Which rows of the next step are resets, while infos are summed up."""
-        self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
-        """Like the vector's `step`; it is that method itself once the first step was checked."""
+        self._is_checked = False
+        """Whether the first step was checked."""
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
         self._resetting = np.zeros(self.num_envs, np.bool_)
         try:
-            result = self._reset(seed)
+            self._finish_resets()
+            result: Any = self.vector.reset(seed=seed)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise BadValueError(
                     "their reset did not return two values, as gymnasium.vector.VectorEnv: observations, infos"
                 )
-            observations = result[0]
-            check_vector_observations(self.encode, self.num_envs, observations)
-        except EnvError:
-            raise
+            check_vector_observations(self.encode, self.num_envs, result[0])
         except ENV_FAILURES as error:
             raise self._failure("in their reset", error) from error
-        return self._encoded(observations)
+        return self._encoded(result[0])
 
-    def _reset(self, seed: int) -> Any:
+    def _finish_resets(self) -> None:
+        """Let workers of gymnasium without shared memory make the resets that are due, else they make them later."""
         flags, self._flags = self._flags, None
         vector = self.vector.unwrapped
         if flags is not None and isinstance(vector, AsyncVectorEnv) and not vector.shared_memory:
-            # Its workers would also make the resets that are due, in their next step, so they make them now.
             for env in np.flatnonzero(flags[0] | flags[1]).tolist():
                 vector.parent_pipes[env].send(("step", None))
                 vector.parent_pipes[env].recv()
-        return self.vector.reset(seed=seed)
+
+    def step(self, actions: Any) -> Step:
+        """As in the base; the mode decides where final observations are, and which environments are reset."""
+        observations, rewards, terminated, truncated, infos = self._step(actions)
+        if self._mode is AutoresetMode.NEXT_STEP:  # the observation after an end is the final one
+            self._flags = terminated, truncated
+            return self._encoded(observations), rewards, terminated, truncated, [], []
+        ended = truncated.any() if self._resets_at_once else (terminated | truncated).any()
+        if not ended:
+            return self._encoded(observations), rewards, terminated, truncated, [], []
+        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
+        if self._resets_at_once:
+            finals = self._finals_of(infos, indices)
+            return self._encoded(observations), rewards, terminated, truncated, indices, finals
+        # The reset may overwrite the arrays of the step.
+        encoded = self._encoded(observations)
+        finals = [encoded[i].copy() for i in indices]
+        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
+        ends = terminated | truncated
+        try:
+            observations, _ = self.vector.reset(options={"reset_mask": ends})
+        except ENV_FAILURES as error:
+            which = np.flatnonzero(ends).tolist()
+            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
+        return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
     def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
+        """The vector's step, with booleans as flags."""
         self._num_steps += 1
         try:
-            result = self._take_step(actions)
-            if not self._has_shapes(result):
-                check_vector_step(self.encode, self.num_envs, result)
-            if not result[2].dtype is result[3].dtype is _TRUTH:  # faster than `==`, at every step
-                result = _with_truths(result)
+            result: Any = self.vector.step(actions)
+            if not (self._is_checked and self._has_shapes(result)):
+                self._check_step(result)
+            observations, rewards, terminated, truncated, infos = result
+            if not terminated.dtype is truncated.dtype is _TRUTH:  # faster than `==`, at every step
+                terminated, truncated = as_truth("terminated", terminated), as_truth("truncated", truncated)
             if self._infos is not None:
-                ended = result[2] | result[3]
-                self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
+                ended = terminated | truncated
+                self._infos.vector_step(infos, ended, ~self._resetting, self._resets_at_once)
                 if self.skips_row_after_end:
                     self._resetting = ended
-        except EnvError:
-            raise
         except ENV_FAILURES as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
-        return result
+        return observations, rewards, terminated, truncated, infos
 
     def _has_shapes(self, result: Any) -> bool:
         try:
@@ -118,13 +138,11 @@ class VectorEnvironments(Environments):
         except (AttributeError, TypeError, ValueError):
             return False
 
-    def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
-        result: Any = self.vector.step(actions)
+    def _check_step(self, result: Any) -> None:
         check_vector_step(self.encode, self.num_envs, result)
         if isinstance(result[4], list) and (self._resets_at_once or self._infos is not None):
             raise BadValueError("infos must be a dict, and is a list: leave the wrapper DictInfoToList out")
-        self._take_step = self.vector.step
-        return result  # type: ignore[no-any-return]
+        self._is_checked = True
 
     def _encoded(self, observations: Any) -> Array:
         """Encode observations, and refuse numbers that are not finite."""
@@ -135,10 +153,8 @@ class VectorEnvironments(Environments):
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}", self._fault_of(observations, error)) from error
         if not isfinite(self._sum(encoded.ravel())):
-            with self._in_step():
-                for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
-                    name = f"the observation of environment {self._first + i}: observation"
-                    self.encode.require_finite(name, row)
+            for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
+                self._require_finite(f"the observation of environment {self._first + i}: observation", row)
         return encoded
 
     def _fault_of(self, observations: Any, error: Exception) -> Exception:
@@ -160,18 +176,21 @@ class VectorEnvironments(Environments):
         if not np.isfinite(rewards).all():
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
-            with self._in_step():
-                require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
+            value = rewards[step, env]
+            raise self._failure_in_step(f"the reward of environment {self._first + env}: reward is {value}")
 
-    @contextlib.contextmanager
-    def _in_step(self) -> Iterator[None]:
-        """A context that adds the environments and the step to errors."""
+    def _require_finite(self, name: str, row: Array) -> None:
         try:
-            yield
+            self.encode.require_finite(name, row)
         except BadValueError as error:
-            raise self._failure(f"in step {self._num_steps}", error) from None
+            raise self._failure_in_step(str(error)) from None
+
+    def _failure_in_step(self, what: str) -> EnvError:
+        return self.failure(f"in step {self._num_steps}", what)
 
     def _failure(self, when: str, error: BaseException) -> EnvError:
+        if isinstance(error, EnvError):
+            raise error
         return self.failure(when, self._lost_workers(error) + describe_error(error))
 
     def _lost_workers(self, error: BaseException) -> str:
@@ -223,68 +242,34 @@ class VectorEnvironments(Environments):
             if isinstance(vector := self.vector.unwrapped, AsyncVectorEnv):
                 vector.close(timeout=0)  # of a step that was broken off, some answers may be read already
             self.vector.close()
-        self._take_step = closed
-
-    def step(self, actions: Any) -> Step:
-        """As in the base; the mode decides where final observations are, and which environments are reset."""
-        observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._mode is AutoresetMode.NEXT_STEP:  # the observation after an end is the final one
-            self._flags = terminated, truncated
-            return self._encoded(observations), rewards, terminated, truncated, [], []
-        ended = truncated.any() if self._resets_at_once else (terminated | truncated).any()
-        if not ended:
-            return self._encoded(observations), rewards, terminated, truncated, [], []
-        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
-        if self._resets_at_once:
-            finals = self._finals_of(infos, indices)
-            return self._encoded(observations), rewards, terminated, truncated, indices, finals
-        # The reset may overwrite the arrays of the step.
-        encoded = self._encoded(observations)
-        finals = [encoded[i].copy() for i in indices]
-        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        ends = terminated | truncated
-        try:
-            observations, _ = self.vector.reset(options={"reset_mask": ends})
-        except EnvError:
-            raise
-        except ENV_FAILURES as error:
-            which = np.flatnonzero(ends).tolist()
-            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
-        return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
     def _finals_of(self, infos: Any, indices: list[int]) -> list[Array]:
         """The final observations of these environments, which were reset in the same step."""
         if not indices:
             return []
-        with self._in_step():
-            if not (isinstance(infos, Mapping) and "final_obs" in infos):
-                found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
-                raise BadValueError(
-                    f"environments {[self._first + i for i in indices]} were truncated and reset in the same step, but "
-                    f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
-                )
-            finals = infos["final_obs"]
-            try:
-                each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
-            except (KeyError, IndexError, TypeError, ValueError):
-                each = []
-            if len(each) != self.num_envs:
-                raise BadValueError(
-                    f"infos['final_obs'] must have a final observation for each of {self.num_envs} environments, in an "
-                    f"array or as a batch of their space, and is {shown(finals)}"
-                )
+        if not (isinstance(infos, Mapping) and "final_obs" in infos):
+            found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
+            raise self._failure_in_step(
+                f"environments {[self._first + i for i in indices]} were truncated and reset in the same step, but "
+                f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
+            )
+        finals = infos["final_obs"]
+        try:
+            each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
+        except (KeyError, IndexError, TypeError, ValueError):
+            each = []
+        if len(each) != self.num_envs:
+            raise self._failure_in_step(
+                f"infos['final_obs'] must have a final observation for each of {self.num_envs} environments, in an "
+                f"array or as a batch of their space, and is {shown(finals)}"
+            )
+        try:
             encoded = [self.encode.one(each[i]) for i in indices]
-            for i, final in zip(indices, encoded, strict=True):
-                name = f"the final observation of environment {self._first + i}: observation"
-                self.encode.require_finite(name, final)
+        except BadValueError as error:
+            raise self._failure_in_step(str(error)) from None
+        for i, final in zip(indices, encoded, strict=True):
+            self._require_finite(f"the final observation of environment {self._first + i}: observation", final)
         return encoded
-
-
-def _with_truths(result: Any) -> tuple[Any, Array, Array, Array, Any]:
-    """A step whose flags are booleans."""
-    observations, rewards, terminated, truncated, infos = result
-    flags = (as_truth("terminated", terminated), as_truth("truncated", truncated))
-    return observations, rewards, *flags, infos
 
 
 def wrap(

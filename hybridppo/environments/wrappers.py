@@ -6,8 +6,8 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 
+from hybridppo.environments.checks import five_of, two_of
 from hybridppo.errors import BadValueError, shown
-from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -61,8 +61,60 @@ def mask_for_sample(space: gym.Space[Any], mask: Any) -> Any:
     return tuple(parts)
 
 
+class MaskedRows:
+    """Makes rows from observations and masks.
+
+    Args:
+        own: encodes observations, without masks.
+        action: the action space.
+        is_within: whether the mask comes within the observation, and not in the info.
+
+    Raises:
+        EnvError: if actions have no choices, since only choices can be masked.
+    """
+
+    def __init__(self, own: ObservationEncoder, action: gym.Space[Any], is_within: bool = False) -> None:
+        self.space = MaskedObservation(own.space, action)
+        self._own, self._is_within = own, is_within
+
+    def row(self, observation: Any, info: Any, *, has_ended: bool = False, is_checked: bool = False) -> tuple[Any, Any]:
+        """A row, and its mask.
+
+        Args:
+            observation: the observation.
+            info: the info.
+            has_ended: whether the mask may allow no action, or be missing.
+            is_checked: whether the bounds of the observation are checked.
+
+        Raises:
+            BadValueError: if there is no mask, or the mask or the observation is invalid.
+        """
+        if self._is_within:
+            observation, info = mask_apart(observation)
+        if is_checked:
+            observation = self._own.checked(observation)
+        mask = info.get(MASK) if isinstance(info, (dict, Mapping)) else None
+        if mask is not None:
+            numbers = self.space.mask_row(mask)
+        elif has_ended:
+            numbers = np.zeros(self.space.num_actions, np.float32)
+        elif isinstance(info, dict) and MASK in info:
+            raise BadValueError(
+                "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
+                "action_masks out"
+            )
+        else:
+            raise BadValueError(
+                f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
+                "one into every info of reset and step, or leave action_masks out"
+            )
+        if not has_ended:
+            self.space.require_choice(numbers)
+        return self.space.joined(observation, numbers), mask
+
+
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
-    """Adds the mask in `info["action_mask"]` to an environment's observations.
+    """Adds the mask in `info["action_mask"]` to an environment's observations, which become rows.
 
     Raises:
         EnvError: if its actions have no choices, since only choices can be masked.
@@ -70,75 +122,25 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
-        self._space = MaskedObservation(env.observation_space, env.action_space)
-        self.observation_space = self._space
+        self._rows = MaskedRows(ObservationEncoder(env.observation_space), env.action_space)
+        self.observation_space = self._rows.space
         self._has_begun = False
         self.mask: Any = None
         """The mask of the last info."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The row of the first observation.
-
-        Raises:
-            BadValueError: if the info has no mask, or a mask that allows no action.
-        """
-        result: Any = self.env.reset(seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            return cast("tuple[Any, dict[str, Any]]", result)  # refused later, as without masks
-        observation, info = result
-        self.mask = info.get(MASK) if isinstance(info, dict) else None
-        if not self._has_begun:
-            self._has_begun = True
-            observation = ObservationEncoder(self._space.observation).checked(observation)
-        return masked_row(self._space, observation, info), info
+        """The row of the first observation."""
+        observation, info = two_of(self.env.reset(seed=seed, options=options))
+        is_checked, self._has_begun = not self._has_begun, True
+        row, self.mask = self._rows.row(observation, info, is_checked=is_checked)
+        return row, info
 
     def step(self, action: Any) -> Any:
-        """The row of the next observation.
-
-        Raises:
-            BadValueError: as for `reset`, unless the episode has ended.
-        """
-        result: Any = self.env.step(action)
-        if not isinstance(result, tuple) or len(result) != 5:
-            return result
-        observation, reward, terminated, truncated, info = result
-        self.mask = info.get(MASK) if isinstance(info, dict) else None
+        """The row of the next observation."""
+        observation, reward, terminated, truncated, info = five_of(self.env.step(action))
         has_ended = bool(np.any(terminated) or np.any(truncated))
-        return masked_row(self._space, observation, info, has_ended), reward, terminated, truncated, info
-
-
-def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended: bool = False) -> Array:
-    """The row of an observation and of the mask in its info.
-
-    Raises:
-        BadValueError: if the info has no mask, or the mask allows no action although the episode has not ended.
-    """
-    return space.joined(observation, mask_row(space, info, has_ended))
-
-
-def mask_row(space: MaskedObservation, info: Any, has_ended: bool = False) -> Array:
-    """The numbers of the mask in an info; zeros if there is none and the episode has ended.
-
-    Raises:
-        BadValueError: as `masked_row`.
-    """
-    mask = info.get(MASK) if isinstance(info, dict) else None
-    if mask is None and has_ended:
-        return np.zeros(space.num_actions, np.float32)
-    if mask is None and isinstance(info, dict) and MASK in info:
-        raise BadValueError(
-            "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
-            "action_masks out"
-        )
-    if mask is None:
-        raise BadValueError(
-            f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
-            "one into every info of reset and step, or leave action_masks out"
-        )
-    row = space.mask_row(mask)
-    if not has_ended:
-        space.require_choice(row)
-    return row
+        row, self.mask = self._rows.row(observation, info, has_ended=has_ended)
+        return row, reward, terminated, truncated, info
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
@@ -168,10 +170,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             BadValueError: if its shape is not that of its space.
         """
-        result: Any = self.env.reset(seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            return cast("tuple[Any, dict[str, Any]]", result)  # refused later, as without stacks
-        observation, info = result
+        observation, info = two_of(self.env.reset(seed=seed, options=options))
         self._stack = self._space.stack([self._checked(observation)] * self._space.num_frames)
         return self._stack.copy(), info
 
@@ -181,10 +180,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             BadValueError: as for `reset`.
         """
-        result: Any = self.env.step(action)
-        if not isinstance(result, tuple) or len(result) != 5:
-            return result
-        observation, *others = result
+        observation, *others = five_of(self.env.step(action))
         self._stack = self._space.pushed(self._stack, self._checked(observation))
         return (self._stack.copy(), *others)
 

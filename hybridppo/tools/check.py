@@ -22,9 +22,8 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
-from hybridppo.environments.packages import note_of
+from hybridppo.environments.packages import import_modules, note_of
 from hybridppo.environments.pickling import pack
-from hybridppo.environments.registration import import_modules
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.environments.wrappers import mask_for_sample

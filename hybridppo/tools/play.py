@@ -25,8 +25,7 @@ from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.packages import env_of_id
-from hybridppo.environments.registration import source_of
+from hybridppo.environments.packages import env_of_id, source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
 from hybridppo.evaluating import environment_of, playing

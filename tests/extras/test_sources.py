@@ -26,8 +26,9 @@ from toy_agents import noughts_and_crosses
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, SingleDevice
 from hybridppo.commands.main import main
-from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.multi_agent import TurnBasedEnvironment
+from hybridppo.environments.packages import to_send
 
 pytestmark = [
     pytest.mark.extras,

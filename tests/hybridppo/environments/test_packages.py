@@ -16,7 +16,7 @@ from toy_environments import ScriptedEnv
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError
-from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import (
     ATARI,
     ENV_POOL,
@@ -25,6 +25,7 @@ from hybridppo.environments.packages import (
     WithoutMission,
     make_env,
     package_of,
+    to_send,
 )
 from hybridppo.spaces.observations import ObservationEncoder
 

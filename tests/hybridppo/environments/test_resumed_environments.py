@@ -18,11 +18,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from selection import only_by_default
 from toy_environments import newest
 
-from hybridppo.environments import replay, state
+from hybridppo.environments import state
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.replay import ActionHistory
-from hybridppo.environments.state import Walk, write
+from hybridppo.environments.state import ActionHistory, Walk, write
 from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import EnvStateError
 
@@ -495,7 +494,7 @@ def test_a_history_keeps_the_longest_episode(monkeypatch: pytest.MonkeyPatch) ->
     again: list[Any] = [{"num_envs": 1, "episode_steps": 7, "state": {"hidden": []}}]
     other.put_into([*again, {"num_envs": 1}])
     assert again[0]["actions"] == states[0]["actions"]
-    monkeypatch.setattr(replay, "MAX_SECONDS", 1.5)
+    monkeypatch.setattr(state, "LONGEST", 1.5)
     history.add(actions[:5], 1.0, None)
     plain: Any = {"num_envs": 2, "episode_steps": 7, "state": {"hidden": []}}
     history.put_into([plain])

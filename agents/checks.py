@@ -56,7 +56,7 @@ def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]]) -> None:
     for name, kind, may_be_none in _kinds_of(config.__class__):
         value = plain(getattr(config, name))
         if value is not None or not may_be_none:
-            value = _of_kind(config, name, kind, value, "None or " if may_be_none else "")
+            value = _of_kind(config, name, kind, value, "None, or " if may_be_none else "")
         object.__setattr__(config, name, value)
     for name, of_field in rules.items():
         for text, holds in of_field:

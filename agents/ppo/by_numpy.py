@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.mlp import linears, mlp_twin, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
@@ -146,81 +145,86 @@ def _rows(batch: dict[str, Array], start: int, end: int) -> Batch:
     return rows
 
 
-class Hidden:
-    """The hidden layers of an agent's actor and critic, with their gradients: of both together if both see whole rows.
+class Networks:
+    """Actor and critic as MLPs, with their own buffers for activations, and a gradient.
+
+    Several of them may work for one agent at the same time. They view the parameters in their present memory. If both
+    networks see whole rows, their hidden layers are computed together.
 
     Args:
         objective: the networks.
-        gradient: `[P]`, of all parameters; `backward` fills the part of these layers.
+        gradient: `[P]`, of all parameters; `backward` fills the part of these networks.
     """
 
     def __init__(self, objective: Objective, gradient: Array) -> None:
-        both, gradient_of = (objective.actor, objective.critic), views_of(objective.agent.parameters, gradient)
-        activation = mlp_twin(both[0]).activation
-        layers = [linears(network)[:-1] for network in both]
-        columns = [mlp_twin(network).columns for network in both]
-        sees_all = all(isinstance(seen, slice) for seen in columns)
-        groups = [layers] if sees_all else [[own] for own in layers]
-        self._parts = [
-            (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(gradient_of, group))
-            for group, seen in zip(groups, columns, strict=False)
+        both = objective.actor, objective.critic
+        self.gradient, self._gradient_of = gradient, views_of(objective.agent.parameters, gradient)
+        layers, twins = [linears(network) for network in both], [mlp_twin(network) for network in both]
+        hidden, heads, activation = [own[:-1] for own in layers], [own[-1] for own in layers], twins[0].activation
+        self._columns = [twin.columns for twin in twins]
+        sees_all = all(isinstance(seen, slice) for seen in self._columns)
+        groups = [hidden] if sees_all else [[own] for own in hidden]
+        self._hidden = [
+            (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(self._gradient_of, group))
+            for group, seen in zip(groups, self._columns, strict=False)
         ]
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
-
-    def forward(self, rows: Array) -> list[Array]:
-        """The last activations `[B, outputs]` of actor and critic, for rows `[B, obs]`."""
-        self._inputs = [rows[:, columns] for _, columns, _ in self._parts]
-        pairs = zip(self._parts, self._inputs, strict=True)
-        self._activations = [layers.forward(inputs) for (layers, _, _), inputs in pairs]
-        return [last for activations in self._activations for last in activations[-1]]
-
-    def gradient_buffer(self, size: int) -> list[Array]:
-        """The buffers `[size, outputs]` of actor and critic, as `HiddenLayers.gradient_buffer`."""
-        return [buffer for layers, _, _ in self._parts for buffer in layers.gradient_buffer(size)]
-
-    def backward(self) -> None:
-        """Fill the gradients for the rows of the last `forward`, as `HiddenLayers.backward`."""
-        for (layers, _, own), inputs, activations in zip(self._parts, self._inputs, self._activations, strict=True):
-            layers.backward(inputs, activations, *own)
-
-
-class Passes:
-    """Networks with their own buffers for activations, and a gradient.
-
-    Several of them may work for one agent at the same time. They view the parameters in their present memory.
-
-    Args:
-        objective: the networks and the loss.
-        gradient: `[P]`, of all parameters; filled by `block`.
-    """
-
-    def __init__(self, objective: Objective, gradient: Array) -> None:
-        self._agent, self.gradient = objective.agent, gradient
-        actor, critic = objective.actor, objective.critic
-        gradient_of = views_of(self._agent.parameters, gradient)
-        twin, twin_of_critic = mlp_twin(actor), mlp_twin(critic)
-        *_, actor_head = linears(actor)
-        *critic_layers, critic_head = linears(critic)
-        self._columns = twin.columns, twin_of_critic.columns
-        self._critic_hidden = HiddenLayers(*_arrays(array_of, [critic_layers]), twin.activation)
-        self._hidden = Hidden(objective, gradient)
-        self._head = ActorHead(actor, actor_head, objective.distribution, twin.mask_size, gradient_of)
-        self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
-        self._value_weight_gradient = gradient_of(critic_head.weight)[0]
-        self._value_bias_gradient = gradient_of(critic_head.bias)
+        self._critic = HiddenLayers(*_arrays(array_of, hidden[1:]), activation)
+        self._heads = [(array_of(head.weight), array_of(head.bias)[:, None]) for head in heads]
+        self._of_heads = [(self._gradient_of(head.weight), self._gradient_of(head.bias)) for head in heads]
 
     def values(self, rows: Array, out: Array) -> None:
         """Compute the critic's values `[B]` of rows `[B, obs]` into `out`."""
-        last = self._critic_hidden.forward(rows[:, self._columns[1]])[-1][0]
-        np.dot(last, self._value_weight, out=out)
-        out += self._value_bias
+        weight, bias = self._heads[1]
+        np.dot(self._critic.forward(rows[:, self._columns[1]])[-1][0], weight[0], out=out)
+        out += bias[0]
+
+    def forward(self, rows: Array) -> list[Array]:
+        """The outputs `[outputs, B]` of actor and critic for rows `[B, obs]`."""
+        self._inputs = [rows[:, columns] for _, columns, _ in self._hidden]
+        pairs = zip(self._hidden, self._inputs, strict=True)
+        self._activations = [layers.forward(inputs) for (layers, _, _), inputs in pairs]
+        self.lasts = [last for activations in self._activations for last in activations[-1]]
+        """The last activations `[B, L]` of actor and critic."""
+        outputs = [np.dot(weight, last.T) for (weight, _), last in zip(self._heads, self.lasts, strict=True)]
+        for own, (_, bias) in zip(outputs, self._heads, strict=True):
+            own += bias
+        return outputs
+
+    def backward(self, *of_outputs: Array) -> None:
+        """Fill the gradient, from those of the outputs of the last `forward`."""
+        buffers = [each for layers, _, _ in self._hidden for each in layers.gradient_buffer(of_outputs[0].shape[1])]
+        parts = zip(of_outputs, self._heads, self._of_heads, self.lasts, buffers, strict=True)
+        for own, (weight, _), (of_weight, of_bias), last, of_last in parts:
+            np.dot(own, last, out=of_weight)
+            np.add.reduce(own, axis=1, out=of_bias)
+            np.dot(own.T, weight, out=of_last)
+        for (layers, _, gradients), inputs, activations in zip(
+            self._hidden, self._inputs, self._activations, strict=True
+        ):
+            layers.backward(inputs, activations, *gradients)
+
+
+class Passes(Networks):
+    """Networks with the loss, whose gradient `block` fills."""
+
+    def __init__(self, objective: Objective, gradient: Array) -> None:
+        super().__init__(objective, gradient)
+        self._agent, self._distribution, actor = objective.agent, objective.distribution, objective.actor
+        self._mask_size = mlp_twin(actor).mask_size
+        self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        if isinstance(actor, (GaussianActor, StateDependentActor)):
+            log_std = array_of(actor.log_std)
+            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
+            self._free_gradient = self._gradient_of(actor.log_std)
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
-        config, advantages = self._agent.current, rows.advantages
-        actor_last, critic_last = self._hidden.forward(rows.observations)
-
-        log_prob, entropy = self._head.forward(actor_last, rows)
+        config, advantages, masks = self._agent.current, rows.advantages, self._mask_size
+        outputs, (values,) = self.forward(rows.observations)
+        if masks:
+            outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
+        log_prob, entropy, backward = self._distribution.gradient(outputs, self._free, rows.actions.T, self.lasts[0])
         log_ratio = log_prob - rows.log_probs
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
@@ -231,18 +235,11 @@ class Passes:
         d_log_prob = surrogate * (surrogate <= clipped_surrogate)
         d_log_prob *= np.float32(-1.0 / size)
 
-        values = np.dot(critic_last, self._value_weight)
-        values += self._value_bias
         value_errors, d_values = self._value_errors(values, rows.returns, rows.values)
-
-        d_last = self._hidden.gradient_buffer(len(values))
-        # The loss has -entropy_coef * mean(entropy).
-        self._head.backward(d_log_prob, np.float32(-config.entropy_coef / size), actor_last, out=d_last[0])
         d_values *= np.float32(config.value_coef / size)
-        np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
-        np.dot(d_values, critic_last, out=self._value_weight_gradient)
-        self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward()
+        # The loss has -entropy_coef * mean(entropy).
+        d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self._free_gradient)
+        self.backward(d_outputs, d_values[None])
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -267,53 +264,6 @@ class Passes:
         return np.maximum(squared, clipped_squared), errors * passes
 
 
-class ActorHead:
-    """The last layer of an actor, the outputs that do not depend on observations, and the distribution.
-
-    Args:
-        actor: the actor.
-        layer: its last layer.
-        distribution: distribution of the actions.
-        mask_size: how many of the last numbers of a row are a mask of the first outputs.
-        gradient_of: returns the array for the gradient of a parameter.
-    """
-
-    def __init__(
-        self,
-        actor: nn.Module,
-        layer: nn.Linear,
-        distribution: Distribution,
-        mask_size: int,
-        gradient_of: Callable[[Tensor], Array],
-    ) -> None:
-        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
-        self._weight_gradient = gradient_of(layer.weight)
-        self._bias_gradient = gradient_of(layer.bias)
-        self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
-        if isinstance(actor, (GaussianActor, StateDependentActor)):
-            log_std = array_of(actor.log_std)
-            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
-            self._free_gradient = gradient_of(actor.log_std)
-        self._mask_size, self._distribution = mask_size, distribution
-
-    def forward(self, last: Array, rows: Any) -> tuple[Array, Array]:
-        """Log-probabilities and entropies, `[B]`."""
-        outputs = np.dot(self._weight, last.T)
-        outputs += self._bias
-        if self._mask_size:
-            outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
-        found = self._distribution.gradient(outputs, self._free, rows.actions.T, last)
-        log_prob, entropy, self._backward = found
-        return log_prob, entropy
-
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
-        """Fill the gradients of the layer, and write that of `last` into `out`."""
-        d_outputs = self._backward(d_log_prob, d_entropy, self._free_gradient)
-        np.dot(d_outputs, last, out=self._weight_gradient)
-        np.add.reduce(d_outputs, axis=1, out=self._bias_gradient)
-        np.dot(d_outputs.T, self._weight, out=out)
-
-
 class NumpyNetworks(Backend):
     """NumPy for the networks, and autograd for the loss: for a custom loss, with MLPs of tanh or ReLU.
 
@@ -323,13 +273,7 @@ class NumpyNetworks(Backend):
     def __init__(self, objective: Objective) -> None:
         super().__init__(objective)
         self._flat_gradient = array_of(self._parameters.gradient)
-        self._of_networks = np.zeros_like(self._flat_gradient)
-        gradient_of = views_of(self._parameters, self._of_networks)
-        self._hidden = Hidden(objective, self._of_networks)
-        self._last = [linears(network)[-1] for network in (self._actor, self.critic)]
-        self._weights = [array_of(layer.weight) for layer in self._last]
-        self._biases = [array_of(layer.bias) for layer in self._last]
-        self._gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._last]
+        self._networks = Networks(objective, np.zeros_like(self._flat_gradient))
         self._given = _Given(), _Given()
         pairs = zip((self._actor, self.critic), self._given, strict=True)
         self._heads = [_after_mlp(network, given) for network, given in pairs]
@@ -347,24 +291,14 @@ class NumpyNetworks(Backend):
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        lasts = self._hidden.forward(array_of(minibatch.observations))
-        for given, last, weight, bias in zip(self._given, lasts, self._weights, self._biases, strict=True):
-            given.outputs = torch.from_numpy(last @ weight.T + bias).requires_grad_()
+        for given, outputs in zip(self._given, self._networks.forward(array_of(minibatch.observations)), strict=True):
+            given.outputs = torch.from_numpy(outputs.T).requires_grad_()
         statistics = super().gradient(minibatch, clip_range)
-        parts = zip(
-            self._given, lasts, self._weights, self._gradients,
-            self._hidden.gradient_buffer(len(minibatch)), strict=True,
-        )  # fmt: skip
-        for given, last, weight, (of_weight, of_bias), of_last in parts:
-            if given.outputs.grad is None:  # the loss does not depend on it
-                of_weight[:], of_bias[:], of_last[:] = 0.0, 0.0, 0.0
-                continue
-            of_outputs = given.outputs.grad.numpy()
-            np.dot(of_outputs.T, last, out=of_weight)
-            np.add.reduce(of_outputs, axis=0, out=of_bias)
-            np.dot(of_outputs, weight, out=of_last)
-        self._hidden.backward()
-        self._flat_gradient += self._of_networks
+        every = [given.outputs for given in self._given]
+        # No gradient: the loss does not depend on this network.
+        found = [torch.zeros_like(outputs) if outputs.grad is None else outputs.grad for outputs in every]
+        self._networks.backward(*(gradient.numpy().T for gradient in found))
+        self._flat_gradient += self._networks.gradient
         return statistics
 
     def clip(self) -> float:

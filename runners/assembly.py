@@ -73,86 +73,85 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    columns = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
+    num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
     plan = RolloutPlan(
         agent.exploration.share(shards) if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
         num_steps=num_steps, num_episodes=num_episodes, memory=agent.memory,
         pin_for=placement.learning_device if placement.pins_rollouts else None,
-        discounts=_discounts(agent, environments, placement, columns),
+        discounts=_discounts(agent, environments, placement, num_envs),
     )  # fmt: skip
     if environments.device is not None:
+        from hybridppo.runners.device_sampler import TensorSampler
+
         _require_turns_there(environments, agent, placement, plan, num_workers)
-        sampler = _on_tensors(environments, placement, plan)
+        placement.act_on_tensors()
+        sampler: Sampler = TensorSampler(cast("TensorEnvironments", environments), plan)
     elif not num_workers and _fits_device(environments, agent, placement, plan):
         sampler = _on_device(environments, agent, placement, plan)
-    else:
-        over_ray = transport is not Processes
-        _require_possible(environments, agent, placement, plan, num_workers, shards=shards, over_ray=over_ray)
-        num_workers = _num_workers(agent, placement, plan, columns, num_workers)
-        if num_workers:
-            environments.close()
-            of_workers: dict[str, Any] = {"num_envs": columns, "num_workers": num_workers, "options": options}
-            of_workers |= {"source": source, "template": environments, "network": agent.actor, "transport": transport}
-            sampler = _in_workers(plan, placement.max_lag, drops=not isinstance(agent, DDPG), **of_workers)
+    elif num_workers := _num_workers(environments, agent, placement, plan, num_envs, num_workers, shards, transport):
+        environments.close()
+        options_of_workers: dict[str, Any] = {
+            "source": source, "template": environments, "network": agent.actor, "plan": plan, "num_envs": num_envs,
+            "num_workers": num_workers, "options": options, "transport": transport,
+        }  # fmt: skip
+        if placement.max_lag > 1:
+            drops = not isinstance(agent, DDPG)
+            sampler = LaggingSampler(max_lag=placement.max_lag, drops=drops, **options_of_workers)
         else:
-            may_choose = num_episodes is not None and options.vectorization == "auto"
-            if may_choose and not isinstance(environments, SubEnvironments):
-                # A vectorised form does not give its environment out.
-                environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-            sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)
+            sampler = Sampler(Workers(**options_of_workers), plan)
+    else:
+        may_choose = num_episodes is not None and options.vectorization == "auto"
+        if may_choose and not isinstance(environments, SubEnvironments):
+            # A vectorised form does not give its environment out.
+            environments = make_environments(source, environments.num_envs, options, vectorization="sync")
+        sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler
 
 
-def _in_workers(plan: RolloutPlan, max_lag: int, *, drops: bool, **options: Any) -> Sampler:
-    if max_lag > 1:
-        return LaggingSampler(plan, max_lag=max_lag, drops=drops, **options)
-    return Sampler(Workers(plan=plan, **options), plan)
-
-
-def _require_possible(
-    environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_workers: int | None,
-    *, shards: int, over_ray: bool,
-) -> None:  # fmt: skip
-    """Refuse what cannot be combined on the host, with a ConfigurationError."""
-    lag, takes_turns, of_episodes = placement.max_lag, environments.waiting is not None, plan.num_episodes is not None
-    pools = [getattr(cast(Any, one).config, "pool_size", 1) for one in agents_of(agent)]
-    in_one = "does not work with rollouts of whole episodes, which are sampled in one process"
-    refused = {
-        "pool_size above 1 does not work with agents that take turns and several learners or shards, whose rollouts "
-        "differ in length: use pool_size=1, or one learner": takes_turns and shards > 1 and max(pools) > 1,
-        "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and not turns: "
-        "leave `distributed` out, and use num_workers": takes_turns and over_ray and agent.memory is not None,
-        f"max_lag={lag} {in_one}: use max_lag=1, or leave episodes_per_rollout out": of_episodes and lag > 1,
-        f"num_workers={num_workers} {in_one}: leave it out, or leave episodes_per_rollout out": of_episodes
-        and bool(num_workers),
-        f"num_workers=0 does not work with max_lag={lag}, which needs worker processes": lag > 1 and num_workers == 0,
-    }
-    for message, is_asked_for in refused.items():
-        if is_asked_for:
-            raise ConfigurationError(message)
-
-
-def _num_workers(agent: Agent, placement: Placement, plan: RolloutPlan, num_envs: int, num_workers: int | None) -> int:
+def _num_workers(
+    environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_envs: int,
+    num_workers: int | None, shards: int, transport: Callable[[Work], Transport],
+) -> int:  # fmt: skip
     """The number of worker processes for environments of the host; 0 for none.
 
     Raises:
-        ConfigurationError: if they cannot sample under this placement.
+        ConfigurationError: for what cannot be combined.
     """
-    lag, samples_on_cpu = placement.max_lag, placement.sampling_device.type == "cpu"
-    if plan.num_episodes is not None:
-        return 0
-    if lag > 1 and num_workers is None:
-        num_workers = workers_for(num_envs)
-    if num_workers is None:
-        num_workers = int(lag > 0 and samples_on_cpu and twin_of(agent.actor) is not None)
-    if num_workers and not samples_on_cpu:
-        what, or_else = f"max_lag={lag}", ""
-        if lag < 2:
-            what, or_else = f"num_workers={num_workers}", ", or num_workers=0"
-        raise ConfigurationError(f"{what} needs a placement that samples on the CPU: name one{or_else}")
+    lag, takes_turns, of_episodes = placement.max_lag, environments.waiting is not None, plan.num_episodes is not None
+    samples_on_cpu, has_memory = placement.sampling_device.type == "cpu", agent.memory is not None
+    asked = num_workers
+    if num_workers is None and lag > 1:
+        num_workers = next(each for each in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % each == 0)
+    elif num_workers is None:
+        num_workers = int(lag > 0 and samples_on_cpu and not of_episodes and twin_of(agent.actor) is not None)
+    pools = [getattr(cast(Any, one).config, "pool_size", 1) for one in agents_of(agent)]
+    in_one = "does not work with rollouts of whole episodes, which are sampled in one process"
+    what, or_else = (f"max_lag={lag}", "") if lag > 1 else (f"num_workers={num_workers}", ", or num_workers=0")
+    _refuse({
+        "pool_size above 1 does not work with agents that take turns and several learners or shards, whose rollouts "
+        "differ in length: use pool_size=1, or one learner": takes_turns and shards > 1 and max(pools) > 1,
+        "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and not turns: "
+        "leave `distributed` out, and use num_workers": takes_turns and transport is not Processes and has_memory,
+        f"max_lag={lag} {in_one}: use max_lag=1, or leave episodes_per_rollout out": of_episodes and lag > 1,
+        f"num_workers={num_workers} {in_one}: leave it out, or leave episodes_per_rollout out": of_episodes
+        and num_workers,
+        f"num_workers=0 does not work with max_lag={lag}, which needs worker processes": lag > 1 and asked == 0,
+        f"{what} needs a placement that samples on the CPU: name one{or_else}": num_workers and not samples_on_cpu,
+        f"num_envs={num_envs} must be a multiple of num_workers={num_workers} with max_lag={lag}, so that each worker "
+        "has as many environments: choose another number": lag > 1 and num_workers and num_envs % num_workers,
+        f"recurrent does not work with max_lag={lag}, because the columns of its rollouts change their environments: "
+        "leave it out, or use max_lag=1": lag > 1 and has_memory,
+    })  # fmt: skip
     return num_workers
+
+
+def _refuse(refused: dict[str, object]) -> None:
+    """Raise the first message that holds as a ConfigurationError."""
+    for message, holds in refused.items():
+        if holds:
+            raise ConfigurationError(message)
 
 
 def _discounts(
@@ -177,43 +176,27 @@ def _discounts(
     return discounts
 
 
-def workers_for(num_envs: int) -> int:
-    """The default number of worker processes with a `max_lag` above 1: at most one per core."""
-    return next(count for count in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % count == 0)
-
-
-def _on_tensors(environments: Environments, placement: Placement, plan: RolloutPlan) -> Sampler:
-    from hybridppo.runners.device_sampler import TensorSampler
-
-    placement.act_on_tensors()
-    return TensorSampler(cast("TensorEnvironments", environments), plan)
-
-
 def _require_turns_there(
     environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_workers: int | None
 ) -> None:
-    """Refuse to sample environments of tensors on another device, or in another way than by turns.
-
-    Raises:
-        ConfigurationError: with the remedy.
-    """
-    num_episodes = plan.num_episodes
+    """Refuse to sample environments of tensors on another device, or in another way than by turns."""
     device, name = str(environments.device), cast("TensorEnvironments", environments).name
-    if available_device(placement.sampling_device) != available_device(environments.device):
-        raise ConfigurationError(
-            f"environments of tensors ({name}) on {device} are sampled where they are, and {placement} "
-            f"samples on {placement.sampling_device}: use placement=SingleDevice({device!r}), or Mirrored({device!r}, "
-            "...) to learn elsewhere"
-        )
-    refused = {
-        f"max_lag={placement.max_lag}": (placement.max_lag > 0, "sampling and learning take turns on their device"),
-        f"num_workers={num_workers}": (bool(num_workers), "they step themselves, all at once"),
-        f"episodes_per_rollout={num_episodes}": (num_episodes is not None, "rollouts are num_steps of all of them"),
+    is_elsewhere = available_device(placement.sampling_device) != available_device(environments.device)
+    against = {
+        f"max_lag={placement.max_lag}": (placement.max_lag, "sampling and learning take turns on their device"),
+        f"num_workers={num_workers}": (num_workers, "they step themselves, all at once"),
+        f"episodes_per_rollout={plan.num_episodes}": (plan.num_episodes, "rollouts are num_steps of all of them"),
         f"a {type(agent).__name__}": (isinstance(agent, DDPG), "only PPO learns in them (PPOConfig)"),
     }
-    for what, (is_asked_for, why) in refused.items():
-        if is_asked_for:
-            raise ConfigurationError(f"{what} does not work with environments of tensors ({name}): {why}, leave it out")
+    _refuse({
+        f"environments of tensors ({name}) on {device} are sampled where they are, and {placement} samples on "
+        f"{placement.sampling_device}: use placement=SingleDevice({device!r}), or Mirrored({device!r}, ...) to learn "
+        "elsewhere": is_elsewhere,
+        **{
+            f"{what} does not work with environments of tensors ({name}): {why}, leave it out": holds
+            for what, (holds, why) in against.items()
+        },
+    })  # fmt: skip
 
 
 def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> Sampler:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.on_device import allocate
@@ -88,12 +88,9 @@ class LaggingSampler(Sampler):
         template: as for `Workers`.
         max_lag: the largest policy lag.
         drops: whether steps that are too old are dropped; an agent with a replay buffer learns from them, too.
-        num_envs: number of environments; None for as many as in the template.
+        num_envs: number of environments.
         num_workers: processes; must divide `num_envs`.
         **options: as for `Workers`.
-
-    Raises:
-        ConfigurationError: if these environments or this agent cannot be sampled in this way.
     """
 
     rows_are = "in parts of workers"
@@ -105,12 +102,10 @@ class LaggingSampler(Sampler):
         template: Environments,
         max_lag: int,
         drops: bool,
-        num_envs: int | None = None,
+        num_envs: int,
         num_workers: int,
         **options: Any,
     ) -> None:
-        num_envs = num_envs if num_envs is not None else template.num_envs // template.num_agents
-        _require_possible(max_lag, num_envs, num_workers, has_memory=plan.memory is not None)
         num_steps, distribution = plan.num_steps, plan.distribution
         is_one_piece = (
             template.encode.frames is not None  # the frames before the first are stored for a whole column
@@ -374,19 +369,6 @@ class LaggingSampler(Sampler):
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")  # a run without lag has none
         return super().load_state(tensors, state, env_seed=env_seed)
-
-
-def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:
-    if num_envs % num_workers:
-        raise ConfigurationError(
-            f"num_envs={num_envs} must be a multiple of num_workers={num_workers} with max_lag={max_lag}, so that each "
-            "worker has as many environments: choose another number"
-        )
-    if has_memory:
-        raise ConfigurationError(
-            f"recurrent does not work with max_lag={max_lag}, because the columns of its rollouts change their "
-            "environments: leave it out, or use max_lag=1"
-        )
 
 
 def steps_of_a_part(num_steps: int) -> int:

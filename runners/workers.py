@@ -170,7 +170,7 @@ class Workers:
         template: environments made in this process, for their spaces and autoreset mode; not stepped.
         network: the actor, for the shapes of its parameters.
         plan: what a rollout is made of; workers fill `num_steps` at a time.
-        num_envs: number of environments; None for as many as in the template.
+        num_envs: number of environments.
         num_workers: processes, at most as many as environments, which are divided as evenly as possible.
         options: how the environments are made and stepped.
         transport: starts the workers, and carries messages and rollouts.
@@ -187,17 +187,15 @@ class Workers:
         network: nn.Module,
         plan: RolloutPlan,
         *,
-        num_envs: int | None = None,
+        num_envs: int,
         num_workers: int,
-        options: EnvironmentOptions | None = None,
+        options: EnvironmentOptions,
         transport: Callable[[Work], Transport] = Processes,
         num_buffers: int = 2,
     ) -> None:
         self.encode, self.num_agents = template.encode, template.num_agents
         self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
         agents = template.num_agents
-        num_envs = num_envs if num_envs is not None else template.num_envs // agents
-        options = options if options is not None else EnvironmentOptions()
         shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""

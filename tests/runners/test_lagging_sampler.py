@@ -223,7 +223,7 @@ class Case:
         )  # fmt: skip
         self.sampler = LaggingSampler(
             plan, source=env, template=make_environments(env, NUM_ENVS, made), network=self.agent.actor, options=made,
-            transport=self.transport, **settings,
+            num_envs=settings.pop("num_envs", NUM_ENVS), transport=self.transport, **settings,
         )  # fmt: skip
 
     def publish(self, version: int) -> None:

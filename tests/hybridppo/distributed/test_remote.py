@@ -9,6 +9,7 @@ import pytest
 
 from hybridppo import PPO
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.pickling import pack
 from hybridppo.networks.actors import arrays_of
 from hybridppo.runners.sampler import RolloutPlan
@@ -48,7 +49,10 @@ def share() -> tuple[RemoteSampler, Any, np.ndarray[Any, Any]]:
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
     plan = RolloutPlan(agent.distribution, np.random.default_rng(0), env_seed=3, num_steps=STEPS)
     with pytest.raises(CapturedError) as captured:
-        Workers("CartPole-v1", environments, agent.actor, plan, num_workers=2, transport=capture)
+        Workers(
+            "CartPole-v1", environments, agent.actor, plan, num_envs=4, num_workers=2, options=EnvironmentOptions(),
+            transport=capture,
+        )  # fmt: skip
     work: Work = captured.value.args[0]
     remote = RemoteSampler()
     remote.begin(pack({**work.setup, "layout": work.layout}), sys.path, work.shares[1], 5)

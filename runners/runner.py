@@ -12,7 +12,6 @@ from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import Sampler
-from hybridppo.runners.schedule import Schedule
 from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
 from hybridppo.system.signals import Interruption, Stopped, stoppable
 
@@ -61,7 +60,6 @@ class Runner:
             self.data: OnPolicyData = OffPolicyData(agent, sampler, placement, self.group)
         else:
             self.data = OnPolicyData(agent, sampler, placement, self.group)
-        self._schedule = Schedule(agent, sampler, placement)
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         self.iteration, self.seconds = 0, 0.0
@@ -153,34 +151,34 @@ class Runner:
         Raises:
             Stopped: if a stop was requested; the next call continues the iteration.
         """
-        schedule, data = self._schedule, self.data
+        data = self.data
+        data.seconds_overlapped = 0.0
         seconds = dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
         start = now = time.perf_counter()
-        copied, overlapped = schedule.copying(), 0.0
+        copied = data.copying()
 
         def add(part: str) -> None:
             """Add the seconds since the last call to a part, and those of copies to theirs."""
             nonlocal now, copied
             before, copied_before = now, copied
-            now, copied = time.perf_counter(), schedule.copying()
+            now, copied = time.perf_counter(), data.copying()
             seconds[part] += now - before - (copied - copied_before)
             seconds["seconds_copying"] += copied - copied_before
 
         self.agent.anneal(self.share_done)
-        schedule.go_on()
+        data.go_on()
         while data.is_due or not data.is_complete(
             self.sampler.counts.env_steps - self.steps_learned, self.share_sampled
         ):
             if not data.is_due:
-                data.sample(schedule, self._is_last)
-                overlapped += schedule.seconds_overlapped() or 0.0
+                data.sample(self._is_last)
                 add("seconds_sampling")
             data.learn()
             add("seconds_learning")
         lag, learned = data.lag, data.metrics()
         add("seconds_learning")
         metrics = self._completed(learned, lag, start, now, seconds)
-        return metrics if schedule.seconds_overlapped() is None else {**metrics, "seconds_overlapped": overlapped}
+        return {**metrics, "seconds_overlapped": data.seconds_overlapped} if self.placement.max_lag else metrics
 
     def _is_last(self) -> bool:
         """Called between two rollouts: whether the one that has ended is the last."""
@@ -236,5 +234,5 @@ class Runner:
 
     def _steered(self, *steering: Any) -> list[Any]:
         if not self.is_stopping and self.share_done < 1.0:
-            self._schedule.go_on()  # a checkpoint or an evaluation may have paused the next rollout
+            self.data.go_on()  # a checkpoint or an evaluation may have paused the next rollout
         return self.sampler.steer(Steering(*steering))

@@ -7,7 +7,9 @@ Small turns update at every step; large turns sample first and then update. If t
 is sampled while the agent learns from the last.
 """
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, LearnerLostError
-from hybridppo.interfaces import Agent, Metrics
+from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
@@ -24,12 +26,15 @@ from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.process_group import Piece, SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import Sampler
-from hybridppo.runners.schedule import Schedule
 from hybridppo.system.validation import part_of, whole
 
 
 class OnPolicyData:
-    """The rollout that an agent learns from.
+    """The rollout that an agent learns from, and when the next one is sampled.
+
+    With `max_lag` 0, sampling and learning take turns. With 1, the next rollout begins before the agent learns from
+    this one, so the parameters of a rollout are one update old (of the first one, 0). Above 1, workers continue by
+    themselves with the newest parameters, up to `max_lag` rollouts ahead; what they sample depends on timing.
 
     Args:
         agent: the agent, prepared by the placement.
@@ -44,6 +49,9 @@ class OnPolicyData:
         """The rollout that was sampled and not learned from; None if there is none."""
         self.lag = 0
         """The largest policy lag in this iteration."""
+        self.seconds_overlapped = 0.0
+        """The seconds that the sampler spent on this iteration's rollouts while the agent learned."""
+        self._max_lag = placement.max_lag
         self._begins_anew = False
         self._metrics: Metrics = {}
 
@@ -56,9 +64,53 @@ class OnPolicyData:
         """Whether an iteration with so many steps is complete."""
         return num_steps > 0
 
-    def sample(self, schedule: Schedule, is_last: Callable[[], bool]) -> None:
-        """Sample a rollout."""
-        self.rollout, _ = schedule.next(is_last)
+    def copying(self) -> float:
+        """The seconds of copies so far that are not part of sampling; ahead, copies of single steps are part of it."""
+        counters = self._placement.counters
+        return counters.seconds_between_rollouts if self._max_lag else counters.seconds_copying
+
+    def go_on(self) -> None:
+        """Continue a paused rollout that comes after the present one."""
+        if self._max_lag and self._sampler.is_paused:
+            self._begin()
+
+    def _acting(self) -> AbstractContextManager[SamplingActor]:
+        # The parameters that began a rollout also finish it, unless workers go on by themselves.
+        resumes = self._sampler.is_under_way and self._max_lag < 2
+        return self._placement.resuming(self._agent) if resumes else self._placement.sampling(self._agent)
+
+    def _begin(self) -> None:
+        with self._acting() as actor:
+            self._sampler.sample_async(actor)
+
+    def _next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
+        """The next rollout, or the rest of it, and the number of restarts of environments before another begins."""
+        sampler = self._sampler
+        if not self._max_lag:
+            with self._acting() as actor:
+                rollout = sampler.collect(actor)
+            is_last()
+            return rollout, sampler.counts.env_restarts
+        start, copying = time.perf_counter(), self.copying()
+        if self._max_lag > 1 or sampler.is_paused or not sampler.is_under_way:
+            self._begin()
+        rollout, restarts = sampler.sample_wait(), sampler.counts.env_restarts
+        waited = time.perf_counter() - start - (self.copying() - copying)
+        self.seconds_overlapped += max(0.0, sampler.seconds_filling - waited)
+        if not is_last():
+            self._begin()
+        return rollout, restarts
+
+    def sample(self, is_last: Callable[[], bool]) -> None:
+        """Sample a rollout, or the rest of it if it was broken off.
+
+        Args:
+            is_last: called when the rollout is there, before the next one begins.
+
+        Raises:
+            Stopped: if a stop was requested; the next call continues the rollout.
+        """
+        self.rollout, _ = self._next(is_last)
         if self._begins_anew:
             self._agent.drop_episodes()
             self._begins_anew = False
@@ -149,10 +201,10 @@ class OffPolicyData(OnPolicyData):
         """Whether the iteration, or the training, has all its steps."""
         return num_steps >= self._agent.config.steps_per_iteration or share_sampled >= 1.0
 
-    def sample(self, schedule: Schedule, is_last: Callable[[], bool]) -> None:
+    def sample(self, is_last: Callable[[], bool]) -> None:
         """Sample a turn into the replay buffer."""
         try:
-            rollout, restarts = schedule.next(is_last)
+            rollout, restarts = self._next(is_last)
         except EnvError:
             self._agent.require_finite()  # else the environment would be blamed for actions that are not finite
             raise

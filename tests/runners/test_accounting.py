@@ -19,7 +19,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.placements import placement as placement_module
 from hybridppo.placements.placement import Counters
 from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
-from hybridppo.runners import runner, schedule
+from hybridppo.runners import runner, training_data
 from hybridppo.runners.runner import Runner
 from hybridppo.system.devices import Cuda
 
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (runner, schedule, placement_module):
+    for module in (runner, training_data, placement_module):
         monkeypatch.setattr(module, "time", made)
     return made
 

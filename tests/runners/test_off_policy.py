@@ -27,7 +27,7 @@ from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners import runner
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.schedule import Schedule
+from hybridppo.runners.training_data import OffPolicyData
 
 CONFIG = DDPGConfig(
     num_envs=2, train_frequency=5, gradient_steps=2, batch_size=8, buffer_size=100, learning_starts=20,
@@ -314,21 +314,21 @@ def test_an_environment_that_fails_is_named() -> None:
         train(env=Fails, total_steps=400)
 
 
-class Sudden(Schedule):
+class Sudden(OffPolicyData):
     """Reports for each rollout that an environment was restarted before it."""
 
     restarts = 0
 
-    def next(self, is_last: Any) -> Any:
+    def _next(self, is_last: Any) -> Any:
         self.restarts += 1
-        return super().next(is_last)[0], self.restarts
+        return super()._next(is_last)[0], self.restarts
 
 
 def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     # As when a worker process is lost between two, or a rollout is lost entirely: no row tells of it.
     begins: list[list[bool]] = []
-    for kind in (Schedule, Sudden):
-        monkeypatch.setattr(runner, "Schedule", kind)
+    for kind in (OffPolicyData, Sudden):
+        monkeypatch.setattr(runner, "OffPolicyData", kind)
         monkeypatch.setattr(Runner, "_completed", watch(begins))
         train(total_steps=50)
     expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5

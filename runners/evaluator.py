@@ -13,7 +13,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -82,8 +82,8 @@ class Evaluator:
         spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
         self._episodes = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
         self._interruption = interruption
-        self._result: Evaluation | None = None
-        self._is_ready = self._is_running = False
+        self._actor: SamplingActor | None = None
+        """The actor that is evaluated, or will be in this process; None if there is none."""
         self._pool: LocalProcesses | None = None
         device = placement.sampling_device
         twin = twin_of(agent.actor) if device.type == "cpu" else None
@@ -118,17 +118,16 @@ class Evaluator:
         return self._pool is not None
 
     def begin(self, actor: SamplingActor) -> None:
-        """Begin an evaluation of an actor that does not change."""
-        with contextlib.suppress(Stopped):  # `result` raises it
-            if self._pool is None:
-                self._result = self._episodes.run(actor, self._environments, lambda: self._interruption.requested)
-                return
-            if not self._is_ready:
-                self._pool.wait_until_ready([0])
-                self._is_ready = True
+        """Begin an evaluation of an actor that does not change.
+
+        Raises:
+            Stopped: if a stop was requested while the other process was starting.
+        """
+        if self._pool is not None:
+            self._pool.wait_until_ready([0])
             assert isinstance(actor, ArrayActor)  # the form of such a network on the CPU
             self._pool.ask(0, "evaluate", list(actor.parameters))
-            self._is_running = True
+        self._actor = actor
 
     def result(self) -> Evaluation:
         """Wait for the result of the evaluation that was begun, once.
@@ -136,16 +135,17 @@ class Evaluator:
         Raises:
             Stopped: if a stop was requested before the end.
         """
-        if self._pool is not None and self._is_running:
-            self._is_running = False
-            ((_, answer),) = self._pool.answers([0])
-            if isinstance(answer, EnvError):
-                raise answer
-            self._result = answer[0]
-        result, self._result = self._result, None
-        if result is None:
+        actor, self._actor = self._actor, None
+        if actor is None:  # it was stopped before it began
             raise Stopped
-        return result
+        if self._pool is None:
+            return self._episodes.run(actor, self._environments, lambda: self._interruption.requested)
+        ((_, answer),) = self._pool.answers([0])
+        if isinstance(answer, EnvError):
+            raise answer
+        if answer[0] is None:
+            raise Stopped
+        return cast(Evaluation, answer[0])
 
     def _request_stop(self) -> None:
         self._stop[0] = 1
@@ -198,10 +198,12 @@ class EvaluationDuringTraining(Callback):
         if self._pending is not None and self._evaluator is not None and self._directory is not None:
             try:
                 tensors = checkpoints.load(self._directory.checkpoint(self._pending["checkpoint"])).tensors
-                self._begin(self._evaluator, tensors)
             except CheckpointError as error:
                 logger.warning("%s; it is not evaluated", error)
                 self._pending = None
+            else:
+                with contextlib.suppress(Stopped):
+                    self._begin(self._evaluator, tensors)
         self._evaluate_if_due()
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
@@ -225,43 +227,45 @@ class EvaluationDuringTraining(Callback):
             return
         with contextlib.suppress(Stopped):
             self._await(evaluator)
-            here = self._checkpointing.moment()
-            if not evaluator.is_concurrent:
-                self._begin(evaluator)
-                result = evaluator.result()
-                self._env_steps = here["env_steps"]
-                self._report(here, result, is_saved=False)
-            elif not self._runner.is_stopping or self._runner.stopped_by is not None:
-                self._pending, self._env_steps = here, here["env_steps"]
-                self._keep_pending()
-                self._checkpointing.save()
+            if not self._runner.is_stopping or self._runner.stopped_by is not None:
+                self._pending = self._checkpointing.moment()
+                self._env_steps = self._pending["env_steps"]
+                if evaluator.is_concurrent:
+                    self._keep_pending()
+                    self._checkpointing.save()
                 self._begin(evaluator)
 
     def _begin(self, evaluator: Evaluator, tensors: dict[str, Any] | None = None) -> None:
-        """Begin to evaluate the present agent, or the one with the tensors of a checkpoint."""
+        """Begin to evaluate the present agent, or the one with the tensors of a checkpoint; in this process, also end.
+
+        Raises:
+            Stopped: if a stop was requested.
+        """
         evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
+        if not evaluator.is_concurrent:
+            self._await(evaluator)
 
     def _await(self, evaluator: Evaluator) -> None:
         """Wait for the result of the evaluation that was begun, if there is one, and report it."""
         if self._pending is not None:
             result = evaluator.result()
             moment, self._pending = self._pending, None
-            self._report(moment, result, is_saved=True)
+            self._report(moment, result)
 
     def _keep_pending(self) -> None:
         """Keep the checkpoint that is being evaluated."""
         if self._directory is not None:
             self._directory.awaited = None if self._pending is None else self._pending["checkpoint"]
 
-    def _report(self, moment: Moment, evaluation: Evaluation, *, is_saved: bool) -> None:
-        """Report a result to files and callbacks, and save the evaluated agent if it is not saved."""
+    def _report(self, moment: Moment, evaluation: Evaluation) -> None:
+        """Report a result to files and callbacks, and save the evaluated agent if that was not done before."""
         line = evaluation_line(self._runner.agent, moment, evaluation)
         figures = {name: value for name, value in line.items() if "evaluation_" in name}
         self._reported = moment["iteration"]
         self._checkpointing.add_metrics({**figures, "evaluation_env_steps": moment["env_steps"]})
         if self._directory is not None:
             self._directory.log(line, EVALUATIONS)
-            if not is_saved:
+            if self._evaluator is not None and not self._evaluator.is_concurrent:
                 self._checkpointing.save()
             statistics = {name: line[f"evaluation_{name}"] for name in ("return_mean", "return_std", "length_mean")}
             self._directory.judge(moment["checkpoint"], {**statistics, "episodes": len(evaluation.returns)})

@@ -498,8 +498,9 @@ class LocalProcesses(Pool):
         self._connections[worker], self._starting[worker] = ours, env_seed
 
     def wait_until_ready(self, workers: Collection[int]) -> None:
-        """As in the base; sends a worker its setup as soon as it has loaded its modules."""
-        for worker, answer in self.answers([each for each in workers if each in self._starting], at_start=True):
+        """As in the base; sends a worker its setup as soon as it has loaded its modules. A second call does nothing."""
+        workers = [worker for worker in workers if worker in self._starting]
+        for worker, answer in self.answers(workers, at_start=True):
             if isinstance(answer, WorkerLostError):
                 raise answer
             connection, seed = self._connections[worker], self._starting.pop(worker)

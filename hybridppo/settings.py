@@ -280,11 +280,10 @@ COMMIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclud
 
 KINDS: dict[str, type] = {
     **dict.fromkeys(("env_id", "policy"), str),
-    **dict.fromkeys(("env_is_registered", "has_given_agents"), bool),
     **dict.fromkeys(("placement", "observation_space", "action_space", "versions", "origin", "own"), dict),
 }
 """The types of settings in `config.json` that are neither the agent's nor options."""
-OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules", "env_kwargs")
+OF_ONES_OWN = ("env", "agents", "agent", "loss", "networks", "advantages", "modules", "schedules", "env_kwargs")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 
@@ -294,7 +293,6 @@ class Settings:
 
     env_id: str
     """The environment's id, or the name of the function that makes it."""
-    env_is_registered: bool
     config: AnyConfig
     environment: EnvironmentOptions
     run: RunOptions
@@ -304,9 +302,8 @@ class Settings:
     observation_space: "gym.Space[Any]"
     action_space: "gym.Space[Any]"
     own: dict[str, str]
-    """The names of the user's own parts (`OF_ONES_OWN`); `env_kwargs` as text, if JSON cannot hold them."""
-    has_given_agents: bool = False
-    """Whether the run began with the networks of agents that were given in Python."""
+    """The names of the user's own parts (`OF_ONES_OWN`): `env`, if it is a function; `agents`, if the run began with
+    networks of agents that were given in Python; `env_kwargs` as text, if JSON cannot hold them."""
     policy: str = "policy"
     """The name of the policy, if there is only one: its key, if `config` was a mapping."""
 
@@ -319,7 +316,7 @@ class Settings:
     @property
     def can_make_env(self) -> bool:
         """Whether the file alone says how to make the environment."""
-        return self.env_is_registered and "env_kwargs" not in self.own
+        return not self.own.keys() & {"env", "env_kwargs"}
 
     def changed(self, options: dict[str, Any]) -> "Settings":
         """The settings with other values for some options of the run; None changes nothing."""
@@ -330,7 +327,6 @@ class Settings:
         config = self.config.to_json()
         return {
             "env_id": self.env_id,
-            "env_is_registered": self.env_is_registered,
             **({"agent": name_of(self.config), "config": config} if name_of(self.config) in AGENTS else config),
             "placement": self.placement,
             **asdict(self.run),
@@ -339,7 +335,6 @@ class Settings:
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
             "own": self.own,
-            "has_given_agents": self.has_given_agents,
             "policy": self.policy,
             "versions": {
                 "hybridppo": __version__,
@@ -370,7 +365,7 @@ class Settings:
         for name in ("observation_space", "action_space"):
             with _naming(file, f"{name}: "):
                 spaces[name] = space_from_json(found[name])
-        others = ("env_id", "env_is_registered", "placement", "own", "has_given_agents", "policy")
+        others = ("env_id", "placement", "own", "policy")
         return cls(config=config, environment=environment, run=run, **spaces, **{name: found[name] for name in others})
 
     def source(self, env: EnvSource | None) -> EnvSource:
@@ -393,7 +388,7 @@ class Settings:
                 kwargs,
             )
             return env
-        if self.env_is_registered:
+        if "env" not in self.own:
             if env is not None and env != self.env_id:
                 raise CheckpointError(
                     f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}: evaluate its agent there "

@@ -417,11 +417,14 @@ def train(
         trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
         put_networks(trained, played)
         own = {what: name_of_source(value) for what, value in trained.own.items()}
+        if not isinstance(env, str):
+            own["env"] = name_of_source(env)
+        if isinstance(agent, AnyAgent) or played:
+            own["agents"] = "that there were already"
         if not is_held_by_json(env_kwargs):
             own["env_kwargs"] = shown(env_kwargs, 1000)
         settings = Settings(
             env_id=name_of_source(env),
-            env_is_registered=isinstance(env, str),
             config=trained.config,
             environment=preparation.options,
             run=replace(preparation.run, num_workers=choice.num_workers),
@@ -429,7 +432,6 @@ def train(
             observation_space=environments.observation_space,
             action_space=environments.action_space,
             own=own,
-            has_given_agents=isinstance(agent, AnyAgent) or bool(played),
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
@@ -619,7 +621,7 @@ def _go_back(
                 done,
             )
         return
-    if settings.has_given_agents:
+    if "agents" in settings.own:
         raise RunDirectoryError(
             f"{directory.given} ended before its first checkpoint, and no file has the agents that it was given: begin "
             "a new run with them"
@@ -901,16 +903,11 @@ def config_to_train(
         found = replace(policies, played=tuple(played)) if len(config) > 1 else next(iter(config.values()))
         return with_schedules(found, schedules)
     if isinstance(agent, AnyAgent):
-        if schedules:
-            raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
-        if config not in (None, agent.config):
+        has = {"config": config not in (None, agent.config), "schedules": bool(schedules), **dict.fromkeys(given, True)}
+        for what in filter(has.get, has):
             raise ConfigurationError(
-                "an agent that there is already has a config of its own: leave config=... out; or save the agent, and "
-                "train another one from its networks, by start_from=FILE and config=..."
-            )
-        if given:
-            raise ConfigurationError(
-                f"an agent that there is already has its parts, got {'=..., '.join(given)}=...: leave them out"
+                f"an agent that there is already has its {what}: leave {what}=... out; or save the agent, and train "
+                f"another one from its networks, by start_from=FILE and {what}=..."
             )
         return agent.config
     if config is None:
@@ -981,13 +978,14 @@ def compiled_options(
         )
     options, why_no_environments = compiled_environments(env, options)
     each = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
-    why_no_updates = next((why for of_policy in each if (why := _why_no_updates(of_policy, has_own_parts))), None)
+    why_no_updates = next(filter(None, (_why_no_updates(one, has_own_parts) for one in each)), None)
+    left_out = {"environments": why_no_environments, "updates": why_no_updates}
     if why_no_environments and why_no_updates:
         raise ConfigurationError(
-            f"compiled=True: neither environments nor updates can be compiled, so leave it out: {why_no_environments}; "
+            f"compiled=True: neither {' nor '.join(left_out)} can be compiled, so leave it out: {why_no_environments}; "
             f"{why_no_updates}"
         )
-    for what, why in (("environments", why_no_environments), ("updates", why_no_updates)):
+    for what, why in left_out.items():
         if why:
             logger.info("compiled=True: %s are not compiled: %s", what, why)
     return config if why_no_updates else replaced(config, compiled_updates=True), options

@@ -16,14 +16,14 @@ from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of
-from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.evaluating import environment_of, evaluate
-from hybridppo.loading import is_agent_file, load
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.evaluating import environment_of, evaluate_agent, like_training
+from hybridppo.loading import load
+from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.settings import Settings, fields_of
+from hybridppo.settings import fields_of
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 
@@ -63,29 +63,25 @@ class Evaluate(Command):
 
     def run(self) -> None:
         """Evaluate, and print mean and standard deviation, or a table."""
+        env, options = environment_of(self.run_dir, self.env, self.env_kwargs)
         if self.others:
-            self._round_robin()
+            self._round_robin(env, options)
             return
-        evaluation = evaluate(**self.arguments("json", "others"))
-        if self.json:
-            print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
-        else:
-            is_file = is_agent_file(self.run_dir)
-            config = load(self.run_dir).config if is_file else Settings.read(RunDirectory.open(self.run_dir)).config
-            actions = "most probable" if self.deterministic else "sampled"
-            print(f"{returns_of(evaluation, config, self.episodes)}, {actions} actions")
+        agent = load(self.run_dir, self.checkpoint)
+        given = {name: getattr(self, name) for name in ("episodes", "seed", "deterministic", "progress")}
+        found = evaluate_agent(agent, env, **given, **like_training(options))
+        actions = "most probable" if self.deterministic else "sampled"
+        text = f"{returns_of(found, agent.config, self.episodes)}, {actions} actions"
+        print(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
 
-    def _round_robin(self) -> None:
+    def _round_robin(self, env: EnvSource, options: EnvironmentOptions) -> None:
         from hybridppo.self_play import round_robin
 
-        given = (self.run_dir, *self.others)
-        if len({*given}) < len(given):
+        agents = {str(path): load(path, self.checkpoint) for path in (self.run_dir, *self.others)}
+        if len(agents) <= len(self.others):
             raise ConfigurationError("each agent of a round robin must be given once")
-        env, options = environment_of(self.run_dir, self.env, self.env_kwargs)
-        agents = {str(path): load(path, self.checkpoint) for path in given}
-        scores = round_robin(
-            agents, env, games=self.episodes, seed=self.seed, env_kwargs=options.env_kwargs, imports=options.imports
-        )
+        made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}
+        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **made)
         print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
 
 

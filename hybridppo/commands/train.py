@@ -156,10 +156,6 @@ def train_command(arguments: Sequence[str]) -> Train:
 def _require_no_python(path: str, settings: Settings) -> None:
     """Refuse the settings of a run with parts that only Python can make again."""
     needs = dict(settings.own)
-    if not settings.env_is_registered:
-        needs["env"] = settings.env_id
-    if settings.has_given_agents:
-        needs["agents"] = "that there were already"
     agents = settings.config.agents if isinstance(settings.config, PoliciesConfig) else {}
     if any(policy_by_name(name) != policy for name, policy in agents.items()):
         needs["policy_of"] = "a function"

@@ -24,8 +24,8 @@ def config_of_a_run(**changes: Any) -> dict[str, Any]:
     objects = ("config", "placement", "versions", "origin", "own")
     usual = {"format_version": FORMAT_VERSION, "env_id": "A-v0", "agent": "ppo", **{name: {} for name in objects}}
     usual |= dict.fromkeys(("observation_space", "action_space"), space_to_json(Discrete(2)))
-    of_policies = {"policy": "policy", "agents": {}, "played": [], "has_given_agents": False}
-    return {**usual, **of_policies, "env_is_registered": True, **options, **changes}
+    of_policies = {"policy": "policy", "agents": {}, "played": []}
+    return {**usual, **of_policies, **options, **changes}
 
 
 @contextlib.contextmanager

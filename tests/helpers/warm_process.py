@@ -48,6 +48,8 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
 
 def import_trainers() -> None:
     """Import what trainings import."""
+    import hybridppo.commands.main
+    import hybridppo.training  # noqa: F401
 
 
 def import_workers() -> None:

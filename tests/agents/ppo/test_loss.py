@@ -301,7 +301,7 @@ def test_an_agent_that_there_is_learns_on() -> None:
 REFUSED = {
     "a configuration for an agent that there is": (
         lambda: {"agent": PPO(Box(-1, 1, (4,)), Discrete(2)), "config": CONFIG},
-        r"has a config of its own: .* by start_from=FILE and config=",
+        r"has its config: .* by start_from=FILE and config=",
     ),
     "a loss for an agent that there is": (
         lambda: {"agent": PPO(Box(-1, 1, (4,)), Discrete(2)), "config": None, "loss": ppo_loss},

@@ -5,17 +5,15 @@ profiled has no cost. torch's profiler does not see NumPy's work, which appears 
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.runner import Runner
-from hybridppo.system.devices import num_cuda_devices
 
 logger = logging.getLogger(__name__)
 
@@ -37,56 +35,42 @@ class Profiler(Callback):
     is_of_library = True
 
     def __init__(self, runner: Runner, environments: Environments, path: Path) -> None:
-        self._runner, self._environments, self._path = runner, environments, path
-        self._iterations = 0
-        self._profile: profile | None = None
-        self._wrapped: list[tuple[Any, str]] = []
+        self._path, self._iterations = path, 0
+        self._recording: profile | None = None
+        self._regions: list[tuple[Any, str, str]] = [
+            (runner, "iterate", "iteration"),
+            (runner.sampler, "sample_async", "sampling: begin"),
+            (runner.sampler, "sample_wait", "sampling: finish"),
+            (environments, "step", "environment step"),
+            (runner.agent.distribution, "sample", "choice of actions"),
+            (runner.agent, "update", "learning"),
+            (runner.placement, "to_learner", "copying: rollout to the learner"),
+        ]
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
         """Begin or end the recording."""
         self._iterations += 1
         if self._iterations == SKIPPED:
-            self._begin()
+            for owner, method, region in self._regions:
+                setattr(owner, method, record_function(region)(getattr(owner, method)))  # hides its class's method
+            self._recording = profile()
+            self._recording.start()
         elif self._iterations == SKIPPED + RECORDED:
-            self._write()
+            self.on_end(run)
 
     def on_finish(self, run: TrainingRun) -> None:
         """End the recording of a short training."""
         if self._iterations <= SKIPPED:
             logger.warning("no trace: the run ended within the %d iterations that are not recorded", SKIPPED)
-        self._write()
+        self.on_end(run)
 
     def on_end(self, run: TrainingRun) -> None:
-        """End the recording after an error."""
-        self._write()
-
-    def _begin(self) -> None:
-        runner = self._runner
-        regions = [
-            (runner, "iterate", "iteration"),
-            (runner.sampler, "sample_async", "sampling: begin"),
-            (runner.sampler, "sample_wait", "sampling: finish"),
-            (self._environments, "step", "environment step"),
-            (runner.agent.distribution, "sample", "choice of actions"),
-            (runner.agent, "update", "learning"),
-            (runner.placement, "to_learner", "copying: rollout to the learner"),
-        ]
-        for owner, method, region in regions:
-            setattr(owner, method, _recorded(region, getattr(owner, method)))  # hides the method of its class
-            self._wrapped.append((owner, method))
-        activities = [ProfilerActivity.CPU]
-        if num_cuda_devices():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(activities=activities)
-        self._profile.start()
-
-    def _write(self) -> None:
         """End the recording, write the trace, and restore all methods; a second call does nothing."""
-        if self._profile is None:
+        if self._recording is None:
             return
-        for owner, method in self._wrapped:
+        for owner, method, _ in self._regions:
             delattr(owner, method)
-        recorded, self._profile = self._profile, None
+        recorded, self._recording = self._recording, None
         recorded.stop()
         if self._iterations <= SKIPPED:
             return
@@ -96,11 +80,3 @@ class Profiler(Callback):
             logger.warning("the trace %s cannot be written: %s", self._path, error)
         else:
             logger.info("trace: %s (open it at https://ui.perfetto.dev)", self._path)
-
-
-def _recorded(region: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def recorded(*arguments: Any) -> Any:
-        with record_function(region):
-            return function(*arguments)
-
-    return recorded

@@ -4,8 +4,7 @@
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
 This is `hybridppo train` with the flags below; your flags replace them. With --tuned, the tuned settings say how many
-steps. After the training, the agent is evaluated. If matplotlib is installed, the learning curve is drawn into the run
-directory.
+steps. After the training, the agent is evaluated. `hybridppo plot RUN_DIR` draws its learning curve.
 """
 
 import sys
@@ -16,7 +15,7 @@ choose_kernels()  # before NumPy is loaded
 
 from hybridppo.commands.main import main  # noqa: E402
 
-ALWAYS = ("--evaluation-episodes", "20", "--plot")
+ALWAYS = ("--evaluation-episodes", "20")
 STEPS = ("--total-steps", "100000")
 
 

@@ -59,8 +59,6 @@ class Train(Command):
     CPU. This is --vectorization compiled and --compiled-updates in one flag (needs the extra "compiled")."""
     profile: bool = False
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
-    plot: bool = False
-    """Draw the learning curve into the run directory (needs matplotlib)."""
     progress: bool = True
     """Show a progress bar."""
     policies: dict[str, Any] | None = None
@@ -103,8 +101,6 @@ class Train(Command):
             except TakenError:  # by a command that began in the same second
                 if self.run_dir is not None:
                     raise
-        if self.plot and result.metrics and result.run_dir is not None:
-            _draw_learning_curve(result.run_dir)
         return report(result)
 
     def _config(self) -> Any:
@@ -195,18 +191,6 @@ def _value_among(arguments: Sequence[str], flag: str) -> str | None:
     parser.add_argument(flag, nargs="?", dest="value")
     found: str | None = parser.parse_known_args(arguments)[0].value
     return found
-
-
-def _draw_learning_curve(run_dir: Path) -> None:
-    from hybridppo.tools.plot import plot_runs
-
-    path = run_dir / "learning_curve.png"
-    try:
-        plot_runs([run_dir], path)
-    except ConfigurationError as error:
-        print(f"no learning curve: {error}")
-    else:
-        print(f"learning curve: {path}")
 
 
 def _changes() -> type[Any]:

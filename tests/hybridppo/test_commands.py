@@ -23,7 +23,6 @@ import hybridppo
 from hybridppo import Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.commands.main import main, parse_command
-from hybridppo.errors import pip_install
 from hybridppo.system.messages import shown_return
 
 ROOT = Path(__file__).parents[2]
@@ -209,23 +208,6 @@ def test_devices_fill_in_a_placement(tmp_path: Path) -> None:
     flags = ("--placement", "hybrid", "--sampling-device", "cpu", "--learning-device", "cpu")
     assert train(tmp_path / "run", *flags) == 0
     assert config_of(tmp_path / "run")["placement"] == hybridppo.Mirrored("cpu", "cpu").settings()
-
-
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
-def test_plot_draws_the_learning_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "run", "--plot", "--seed", 1) == 0  # a seed with which episodes end
-    picture = tmp_path / "run" / "learning_curve.png"
-    assert f"learning curve: {picture}" in capsys.readouterr().out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_without_matplotlib_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert train(tmp_path / "run", "--plot") == 0
-    assert f"no learning curve: pictures need matplotlib: {pip_install('plot')}" in capsys.readouterr().out
-    assert not (tmp_path / "run" / "learning_curve.png").exists()
 
 
 def test_resume_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -749,7 +731,6 @@ def test_the_cartpole_script(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert f"run directory: {tmp_path / 'run'}" in process.stdout
     assert json.loads((tmp_path / "run" / "result.json").read_text())["env_steps"] >= 2000
-    assert (tmp_path / "run" / "learning_curve.png").exists() == HAS_MATPLOTLIB
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no folder that a process works in")

@@ -160,7 +160,7 @@ def test_ctrl_c_before_the_first_iteration_leaves_nothing_to_plot(
     monkeypatch.setattr(CartPoleEnv, "step", interrupted)
     path = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
-        main(["train", "CartPole-v1", "--plot", "--vectorization", "sync", "--run-dir", str(path), *SMALL])
+        main(["train", "CartPole-v1", "--vectorization", "sync", "--run-dir", str(path), *SMALL])
     assert ended.value.code == 130
     errors = capsys.readouterr().err
     assert f"go on with: hybridppo resume {path}" in errors

@@ -4,7 +4,6 @@ Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algor
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -57,7 +56,7 @@ class FlatParameters:
         for name, network in networks.items():
             self._parameters[name] = [parameter for parameter in network.parameters() if parameter not in seen]
             seen.update(self._parameters[name])
-        everything = [parameter for network in self._parameters.values() for parameter in network]
+        everything = self.everything()
         if any(parameter.dtype != torch.float32 for parameter in everything):
             found = ", ".join(sorted({str(parameter.dtype) for parameter in everything}))
             raise ConfigurationError(
@@ -67,10 +66,21 @@ class FlatParameters:
         self.values = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in everything]))
         self.binding = 0
         """How often the buffers were bound to memory: views must be made anew when this changes."""
-        self.alignment = 1
-        self._size = len(self.values)
+        self._lay_out(1)
         self.rebind(self.values.data)
         self.align(alignment)
+
+    def _lay_out(self, alignment: int) -> None:
+        """Find the places of all parameters."""
+        self.alignment, self._size = alignment, 0
+        self._parts: list[slice] = []
+        self._ranges: dict[str, slice] = {}
+        for name, parameters in self._parameters.items():
+            start = self._size
+            for parameter in parameters:
+                self._parts.append(slice(self._size, self._size + parameter.numel()))
+                self._size += -(-parameter.numel() // alignment) * alignment
+            self._ranges[name] = slice(start, self._size)
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes for copies and pickles, without gradients."""
@@ -90,9 +100,8 @@ class FlatParameters:
         """
         if alignment == self.alignment:
             return lambda tensor: tensor
-        before, old_size = self._parts(), len(self.values)
-        self.alignment = alignment
-        self._size = sum(self._room(parameter) for parameter in self.everything())
+        before, old_size = self._parts, self._size
+        self._lay_out(alignment)
 
         def laid_out_anew(tensor: Tensor) -> Tensor:
             is_like_before = tensor.shape == (old_size,)
@@ -105,15 +114,15 @@ class FlatParameters:
         """A tensor with the layout of the buffer, without the gaps; any other tensor unchanged."""
         if self.alignment == 1 or tensor.shape != (self._size,):
             return tensor
-        return torch.cat([tensor[part] for part in self._parts()])
+        return torch.cat([tensor[part] for part in self._parts])
 
     def spread(self, tensor: Tensor) -> Tensor:
         """The result of `dense` with the present gaps of the buffer; any other tensor unchanged."""
-        sizes = [parameter.numel() for parameter in self.everything()]
+        sizes = [part.stop - part.start for part in self._parts]
         if self.alignment == 1 or tensor.shape != (sum(sizes),):
             return tensor
         spread = tensor.new_zeros(self._size)
-        for part, own in zip(self._parts(), torch.split(tensor, sizes), strict=True):
+        for part, own in zip(self._parts, torch.split(tensor, sizes), strict=True):
             spread[part] = own
         return spread
 
@@ -124,10 +133,7 @@ class FlatParameters:
     @property
     def frozen(self) -> tuple[slice, ...]:
         """The slices of the parameters that do not learn because their `requires_grad` is False."""
-        everything = self.everything()
-        if all(parameter.requires_grad for parameter in everything):
-            return ()
-        pairs = zip(everything, self._parts(), strict=True)
+        pairs = zip(self.everything(), self._parts, strict=True)
         return tuple(part for parameter, part in pairs if not parameter.requires_grad)
 
     def zero_frozen(self) -> None:
@@ -139,28 +145,16 @@ class FlatParameters:
         """The parameters of one network."""
         return self._parameters[name]
 
-    def _room(self, parameter: Tensor) -> int:
-        return -(-parameter.numel() // self.alignment) * self.alignment
-
-    def _parts(self) -> list[slice]:
-        """The slice of each parameter."""
-        everything = self.everything()
-        starts = accumulate(map(self._room, everything[:-1]), initial=0)
-        return [slice(start, start + each.numel()) for start, each in zip(starts, everything, strict=True)]
-
     def rebind(self, storage: Tensor) -> None:
         """Replace the buffer by `storage`, on any device, which has the same layout and values; all views follow."""
         self.binding += 1
         bind(self.values, storage)
         gradient = torch.zeros_like(storage)
-        pairs = list(zip(self.everything(), self._parts(), strict=True))
+        pairs = list(zip(self.everything(), self._parts, strict=True))
         self._gradients = [gradient[part].view(parameter.shape) for parameter, part in pairs]
         for parameter, part in pairs:
             bind(parameter, storage[part].view(parameter.shape))
         self.attach_gradients()
-        sizes = [sum(map(self._room, parameters)) for parameters in self._parameters.values()]
-        ends = pairwise(accumulate(sizes, initial=0))
-        self._ranges = {name: slice(*own) for name, own in zip(self._parameters, ends, strict=True)}
         self.values.grad = gradient
 
     def require_all_of(self, *networks: nn.Module) -> None:

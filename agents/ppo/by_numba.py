@@ -28,7 +28,7 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.actors import Network
 from hybridppo.networks.mlp import linears, mlp_twin
 from hybridppo.networks.parameters import place_of
 from hybridppo.spaces.arrays import Array
@@ -115,7 +115,8 @@ class CompiledBackend(Backend):
         values = self._parameters.values
         self._flat, self._flat_gradient = array_of(values), array_of(self._parameters.gradient)
         self._sizes, offsets = _layers_in(values, actor, critic)
-        free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
+        log_std = actor.log_std if isinstance(actor, Network) else None
+        free = 0 if log_std is None else place_of(log_std, values)
         head = (*_actions_of(objective.distribution), free, twin.mask_size)
         bounds = _as_int64([0, offsets[loops.CRITIC, 0, 0], len(values)])
         self._settings = np.zeros(loops.NUM_SETTINGS)

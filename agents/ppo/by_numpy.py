@@ -4,7 +4,6 @@ With small networks, most of torch's time is overhead. With large ones, this bac
 rows in the cache closest to a core.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
+from hybridppo.networks.actors import Network, exploring_actor_of
 from hybridppo.networks.mlp import linears, mlp_twin, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
@@ -213,7 +212,7 @@ class Passes(Networks):
         self._agent, self._distribution, actor = objective.agent, objective.distribution, objective.actor
         self._mask_size = mlp_twin(actor).mask_size
         self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
-        if isinstance(actor, (GaussianActor, StateDependentActor)):
+        if isinstance(actor, Network) and actor.log_std is not None:
             log_std = array_of(actor.log_std)
             self._free = log_std[:, None] if log_std.ndim == 1 else log_std
             self._free_gradient = self._gradient_of(actor.log_std)
@@ -274,9 +273,8 @@ class NumpyNetworks(Backend):
         super().__init__(objective)
         self._flat_gradient = array_of(self._parameters.gradient)
         self._networks = Networks(objective, np.zeros_like(self._flat_gradient))
-        self._given = _Given(), _Given()
-        pairs = zip((self._actor, self.critic), self._given, strict=True)
-        self._heads = [_after_mlp(network, given) for network, given in pairs]
+        self._outputs: list[Tensor] = []
+        """The outputs of both last layers for the present minibatch."""
 
     @staticmethod
     def supports(objective: Objective) -> bool:
@@ -284,19 +282,18 @@ class NumpyNetworks(Backend):
         return (
             objective.agent.has_own_loss
             and objective.config.precision == "fp32"
-            and not isinstance(objective.actor, StateDependentActor)
+            and exploring_actor_of(objective.actor) is None
             and has_known_networks(objective)
             and objective.config.minibatch_size <= block_size_of(objective.actor)
         )
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        for given, outputs in zip(self._given, self._networks.forward(array_of(minibatch.observations)), strict=True):
-            given.outputs = torch.from_numpy(outputs.T).requires_grad_()
+        computed = self._networks.forward(array_of(minibatch.observations))
+        self._outputs = [torch.from_numpy(outputs.T).requires_grad_() for outputs in computed]
         statistics = super().gradient(minibatch, clip_range)
-        every = [given.outputs for given in self._given]
         # No gradient: the loss does not depend on this network.
-        found = [torch.zeros_like(outputs) if outputs.grad is None else outputs.grad for outputs in every]
+        found = [torch.zeros_like(outputs) if outputs.grad is None else outputs.grad for outputs in self._outputs]
         self._networks.backward(*(gradient.numpy().T for gradient in found))
         self._flat_gradient += self._networks.gradient
         return statistics
@@ -306,29 +303,14 @@ class NumpyNetworks(Backend):
         return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
-        actor, critic = self._heads
-        return actor(minibatch.observations), critic(minibatch.observations).squeeze(-1)
+        networks = zip((self._actor, self.critic), self._outputs, strict=True)
+        outputs, values = (_finished(network, own, minibatch.observations) for network, own in networks)
+        return outputs, values.squeeze(-1)
 
 
-class _Given(nn.Module):
-    """An MLP whose outputs are already computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs = torch.empty(0)
-
-    def forward(self, _: Tensor) -> Tensor:
-        return self.outputs
-
-
-def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
-    """One of the library's networks with the outputs of `given` in place of its MLP's."""
-    if not isinstance(network, (GaussianActor, MaskedActor)):
-        return given
-    inner = "mean" if isinstance(network, GaussianActor) else "logits"
-    other = copy.copy(network)
-    other._modules = {**network._modules, inner: _after_mlp(getattr(network, inner), given)}
-    return other
+def _finished(network: nn.Module, outputs: Tensor, observations: Tensor) -> Tensor:
+    """The outputs of a network, from those of its last layer."""
+    return network.finished(outputs, observations) if isinstance(network, Network) else outputs
 
 
 def has_known_networks(objective: Objective) -> bool:

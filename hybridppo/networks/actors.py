@@ -1,4 +1,4 @@
-"""Networks around others: standard deviations, masks, exploration, shared layers, and several policies as one."""
+"""The networks of actors and critics, layers that they share, and the actors of several policies as one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,102 +16,81 @@ from hybridppo.spaces.on_tensors import numbers_of, own_rows
 from hybridppo.spaces.rows import RowLayout
 
 
-class GaussianActor(nn.Module):
-    """`[..., inputs] -> [..., n + d]`: a network's outputs, followed by `d` log standard deviations.
-
-    The log standard deviations are parameters that depend on no observation.
-    """
-
-    def __init__(self, mean: nn.Module, size: int, initial_log_std: float = 0.0) -> None:
-        super().__init__()
-        self.mean = mean
-        self.log_std = nn.Parameter(torch.full((size,), initial_log_std))
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """The network's outputs, then the log standard deviations, along the last dimension."""
-        mean: Tensor = self.mean(observations)
-        return torch.cat((mean, self.log_std.expand(*mean.shape[:-1], -1)), dim=-1)
-
-    def numpy_twin(self) -> NumpyTwin | None:
-        """The twin of its network, which takes one more array."""
-        return twin_within(self.mean)
-
-
-class MaskedActor(nn.Module):
-    """Applies a mask, the last `n` numbers of a row, to a network's first `n` outputs, which are logits.
+class Network(nn.Module):
+    """An actor or a critic, `[..., *row] -> [..., outputs]`: a body, a last layer, and what an actor adds.
 
     A forbidden logit is replaced by one so low that its probability and its gradient are 0 (Huang and Ontanon, "A
-    closer look at invalid action masking in policy gradient algorithms", section 3).
-    """
+    closer look at invalid action masking in policy gradient algorithms", section 3). Log standard deviations are
+    parameters that depend on no observation, and follow the outputs.
 
-    def __init__(self, logits: nn.Module, num_actions: int, layout: RowLayout | None = None) -> None:
-        super().__init__()
-        self.logits, self.num_actions = logits, num_actions
-        self._layout = layout if layout is not None else RowLayout(0)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """The network's outputs with forbidden logits replaced."""
-        outputs: Tensor = self.logits(observations)
-        forbidden = numbers_of(observations, self._layout)[..., -self.num_actions :] == 0.0
-        if outputs.shape[-1] == self.num_actions:
-            return outputs.masked_fill(forbidden, FORBIDDEN)
-        logits, others = outputs.tensor_split([self.num_actions], dim=-1)
-        return torch.cat((logits.masked_fill(forbidden, FORBIDDEN), others), dim=-1)
-
-    def numpy_twin(self) -> NumpyTwin | None:
-        """The twin of its network, with a mask."""
-        twin = twin_within(self.logits)
-        return None if twin is None else replace(twin, mask_size=self.num_actions)
-
-
-class StateDependentActor(nn.Module):
-    """`[..., *row] -> [..., 2 * d]`: means, and the log standard deviations of the exploration noise.
-
-    Both follow from the last hidden layer. The deviations pass no gradient to that layer (as with
+    With state-dependent exploration, they follow from the features instead, and pass no gradient to them (as with
     `learn_features=False`, the default of stable-baselines3): the features are learned for the means alone.
 
     Args:
-        features: all layers but the last, `[..., *row] -> [..., L]`; may be shared with the critic.
-        head: the last layer, `L` to `d`.
-        initial_log_std: initial value for every entry of a noise matrix.
+        body: all layers but the last, `[..., *row] -> [..., L]`; may be shared with the critic.
+        head: the last layer, `L` to `n`.
+        layout: the layout of a row; None for numbers alone.
+        mask_size: length of the mask, the last numbers of a row, which belongs to as many first outputs.
+        log_std: initial log standard deviations, `[d]`, or for exploration those of the entries of a noise matrix,
+            `[d, L]`; None for none.
     """
 
-    def __init__(self, features: nn.Module, head: nn.Linear, initial_log_std: float = 0.0) -> None:
+    def __init__(
+        self,
+        body: nn.Module,
+        head: nn.Linear,
+        *,
+        layout: RowLayout | None = None,
+        mask_size: int = 0,
+        log_std: Tensor | None = None,
+    ) -> None:
         super().__init__()
-        self.features, self.head = features, head
-        self.log_std = nn.Parameter(torch.full_like(head.weight, initial_log_std, requires_grad=True))
-
-    @property
-    def feature_layers(self) -> nn.Module:
-        """The layers that give the features, shared or not."""
-        return self.features.network if isinstance(self.features, SharedTrunk) else self.features
+        self.body, self.head, self.mask_size = body, head, mask_size
+        self._layout = RowLayout(0) if layout is None else layout
+        self.log_std = None if log_std is None else nn.Parameter(log_std)
+        self.explores = log_std is not None and log_std.ndim == 2
+        """Whether exploration depends on the state."""
 
     def forward(self, observations: Tensor, matrices: Tensor | None = None) -> Tensor:
-        """Outputs `[..., 2 * d]`; with noise matrices `[..., d, L]` also the perturbations, `[..., 3 * d]` in all."""
-        features = self.features(observations)
+        """The outputs; with noise matrices `[..., d, L]` also the perturbations, `[..., 3 * d]` in all."""
+        features = self.body(observations)
+        outputs = self.finished(self.head(features), observations)
+        if self.log_std is None or not self.explores:
+            return outputs
         fixed = features.detach().float()
         # Var(sum over l of features[l] * matrix[i, l]) = sum over l of features[l]^2 * exp(2 * log_std[i, l])
         variance = float32_linear(fixed.square(), (2.0 * self.log_std).exp())
-        log_std = 0.5 * (variance + VARIANCE_EPSILON).log()
-        outputs = torch.cat((self.head(features), log_std), dim=-1)
+        outputs = torch.cat((outputs, 0.5 * (variance + VARIANCE_EPSILON).log()), dim=-1)
         if matrices is None:
             return outputs
         return torch.cat((outputs, (fixed.unsqueeze(-2) * matrices).sum(-1)), dim=-1)
 
+    def finished(self, outputs: Tensor, observations: Tensor) -> Tensor:
+        """The last layer's outputs with forbidden logits replaced, followed by the log standard deviations."""
+        if self.mask_size:
+            forbidden = numbers_of(observations, self._layout)[..., -self.mask_size :] == 0.0
+            logits, others = outputs[..., : self.mask_size], outputs[..., self.mask_size :]
+            logits = logits.masked_fill(forbidden, FORBIDDEN)
+            outputs = torch.cat((logits, others), dim=-1) if others.shape[-1] else logits
+        if self.log_std is None or self.explores:
+            return outputs
+        return torch.cat((outputs, self.log_std.expand(*outputs.shape[:-1], -1)), dim=-1)
+
     def numpy_twin(self) -> NumpyTwin | None:
-        """The twin of its layers, which explores."""
-        twin = twin_within(self.feature_layers)
-        return None if twin is None else replace(twin, explores=True)
+        """The twin of its body, with a mask or exploration."""
+        twin = twin_within(self.body)
+        return None if twin is None else replace(twin, mask_size=self.mask_size, explores=self.explores)
 
     def scaled(self, noise: Tensor) -> Tensor:
         """Noise matrices `[N, d, L]` from standard normal noise `[N, d * L]`."""
+        assert self.log_std is not None  # it explores
         return noise.view(-1, *self.log_std.shape) * self.log_std.exp()
 
 
-def exploring_actor_of(network: Any) -> StateDependentActor | None:
-    """The `StateDependentActor` within a network of this library; None if there is none."""
+def exploring_actor_of(network: Any) -> Network | None:
+    """The network of this library whose exploration depends on the state, within another or not; None if none does."""
     inner = getattr(network, "network", network)
-    return inner if isinstance(inner, StateDependentActor) else None
+    return inner if isinstance(inner, Network) and inner.explores else None
 
 
 class SharedTrunk(nn.Module):
@@ -132,6 +111,10 @@ class SharedTrunk(nn.Module):
             self._kept = observations, self.network(observations)
         return self._kept[1]
 
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its layers."""
+        return twin_within(self.network)
+
     @contextmanager
     def once(self) -> Iterator[None]:
         """A context in which the same tensor passes through only once; gradients of both networks add up there."""
@@ -140,23 +123,6 @@ class SharedTrunk(nn.Module):
             yield
         finally:
             self._keeps, self._kept = False, None
-
-
-class HeadedNetwork(nn.Module):
-    """`[..., *row] -> [..., outputs]`: a shared trunk and a separate last layer."""
-
-    def __init__(self, trunk: SharedTrunk, head: nn.Linear) -> None:
-        super().__init__()
-        self.trunk, self.head = trunk, head
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """The last layer's outputs."""
-        outputs: Tensor = self.head(self.trunk(observations))
-        return outputs
-
-    def numpy_twin(self) -> NumpyTwin | None:
-        """The twin of all its layers."""
-        return twin_within(self.trunk.network)
 
 
 def shared_trunk_of(network: nn.Module) -> SharedTrunk | None:

@@ -16,7 +16,6 @@ saved, and published with the parameters.
 """
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, shown
-from hybridppo.networks.actors import GaussianActor, HeadedNetwork, MaskedActor, SharedTrunk, StateDependentActor
+from hybridppo.networks.actors import Network, SharedTrunk
 from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, parts_with_sizes
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
@@ -69,100 +68,77 @@ def actor_and_critic(
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} does not have the mask of {action_space}: make them of one size")
-    parts = _Parts(encode, mask_size, config, generator, "actor_parts")
-    of_critic = parts.seeing("critic_keys")
-    num_outputs = distribution.output_size - distribution.free_size
+    make = _Maker(encode, mask_size, config, generator)
+    seen = make.parts("actor_parts")
+    num_outputs, log_std = distribution.output_size - distribution.free_size, None
     if config.use_sde:  # only means: `PPOConfig` and `distribution_for` refuse other spaces
-        features = parts.network(None, 1.0) if parts.trunk is None else parts.trunk
-        exploring = StateDependentActor(features, parts.head(num_outputs, ACTOR_GAIN), config.log_std_init)
-        return exploring, of_critic.whole(1, CRITIC_GAIN)
-    actor = parts.whole(num_outputs, ACTOR_GAIN)
-    if mask_size:
-        actor = MaskedActor(actor, mask_size, parts.layout)
-    if distribution.free_size:
-        actor = GaussianActor(actor, distribution.free_size, config.log_std_init)
-    return parts.remembering(actor), of_critic.remembering(of_critic.whole(1, CRITIC_GAIN))
+        log_std = torch.full((num_outputs, config.hidden_sizes[-1]), config.log_std_init)
+    elif distribution.free_size:
+        log_std = torch.full((distribution.free_size,), config.log_std_init)
+    trunk = SharedTrunk(make.body(seen)) if config.shared_trunk else None
+    actor = make.network(seen, trunk, num_outputs, ACTOR_GAIN, mask_size=mask_size, log_std=log_std)
+    return actor, make.network(make.parts("critic_keys"), trunk, 1, CRITIC_GAIN)
 
 
-class _Parts:
-    """Makes the parts of an actor or a critic. Initial weights are drawn from one generator, in the order of making.
+Parts = list[tuple[RowPart, Sequence[int]]] | None
+"""The parts of a row that a network sees, each with the widths of its layers; None for whole rows of numbers."""
+
+
+class _Maker:
+    """Makes an actor or a critic. Initial weights are drawn from one generator, in the order of making.
 
     Args:
         encode: encodes the observations.
         mask_size: length of the mask in a row.
         config: the settings of the networks.
         generator: draws the initial weights.
-        keys: name of the field with the keys of the parts of observations that are seen.
     """
 
-    def __init__(
-        self, encode: ObservationEncoder, mask_size: int, config: Any, generator: torch.Generator, keys: str
-    ) -> None:
-        self._config, self._generator, self._mask_size = config, generator, mask_size
+    def __init__(self, encode: ObservationEncoder, mask_size: int, config: Any, generator: torch.Generator) -> None:
+        self._encode, self._rows, self._mask_size = encode, encode.layout, mask_size
+        self._config, self._generator = config, generator
         self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
         self._mlp = partial(
             MLP, activation=config.activation, generator=generator, layer_norm=config.layer_norm,
             initialise=self._initialise,
         )  # fmt: skip
-        self._encode, self._rows = encode, encode.layout
-        self._encoders = self._parts_seen(keys)
-        self.layout = self._rows if config.recurrent is None else RowLayout(config.recurrent_size + mask_size)
-        """The input of an actor's layers: rows, or the recurrent cell's outputs with the mask."""
-        self.trunk = SharedTrunk(self.network(None, 1.0)) if config.shared_trunk else None
-        """The layers that both networks share; None if they share none."""
 
-    def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
+    def parts(self, keys: str) -> Parts:
+        """The parts whose keys are in this field of the configuration."""
         asked, rows = getattr(self._config, keys), self._rows
         parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
         if parts is None and rows.images:  # numbers and images are one part
             return [(RowPart(slice(0, rows.num_numbers), slice(0, len(rows.images))), ())]
         return parts
 
-    def seeing(self, keys: str) -> "_Parts":
-        """A copy for a network that sees other parts of observations."""
-        other = copy(self)
-        other._encoders = self._parts_seen(keys)
-        return other
+    def body(self, seen: Parts) -> nn.Module:
+        """All layers but the last; behind a recurrent cell, the hidden layers."""
+        make = partial(self._mlp, hidden_sizes=self._config.hidden_sizes)
+        if self._config.recurrent is None:
+            return self._encoded(seen, make)
+        return make(self._config.recurrent_size + self._mask_size)
 
-    def whole(self, outputs: int, gain: float) -> nn.Module:
-        """A network with so many outputs: all its layers, or a last layer on the shared trunk."""
-        if self.trunk is None:
-            return self.network(outputs, gain)
-        return HeadedNetwork(self.trunk, self.head(outputs, gain))
-
-    def network(self, outputs: int | None, gain: float) -> nn.Module:
-        """All layers; without the last one if `outputs` is None."""
-
-        def last(inputs: int) -> MLP:
-            return self._mlp(inputs, self._config.hidden_sizes, outputs, output_gain=gain)
-
-        if self._config.recurrent is not None:
-            return last(self.layout.num_numbers)
-        return self._after_encoders(self.layout, last)
-
-    def head(self, outputs: int, gain: float) -> nn.Linear:
-        """A last layer."""
-        head: nn.Linear = self._initialise(EmptyLinear(self._config.hidden_sizes[-1], outputs), gain, self._generator)
-        return head
-
-    def remembering(self, network: nn.Module) -> nn.Module:
-        """The network behind a recurrent cell, if the configuration has one."""
-        recurrent, rows = self._config.recurrent, self._rows
-        if recurrent is None:
+    def network(self, seen: Parts, trunk: SharedTrunk | None, outputs: int, gain: float, **more: Any) -> nn.Module:
+        """A network with so many outputs, on the shared trunk if there is one."""
+        config, body = self._config, self.body(seen) if trunk is None else trunk
+        is_recurrent = config.recurrent is not None
+        layout = RowLayout(config.recurrent_size + self._mask_size) if is_recurrent else self._rows
+        width = config.hidden_sizes[-1] if config.hidden_sizes else getattr(body, "num_features", layout.num_numbers)
+        head = self._initialise(EmptyLinear(width, outputs), gain, self._generator)
+        network = Network(body, head, layout=layout, **more)
+        if not is_recurrent:
             return network
-        has_features = self._encoders is not None
-        features: Any = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
-        num_features = rows.num_numbers if features is None else features.num_features
-        cell = CELLS[recurrent](num_features, self._config.recurrent_size, self._generator)
-        return RecurrentNetwork(features, cell, network, rows, self._mask_size)
+        features: Any = None if seen is None else self._encoded(seen, lambda inputs: nn.Identity())
+        num_features = self._rows.num_numbers if features is None else features.num_features
+        cell = CELLS[config.recurrent](num_features, config.recurrent_size, self._generator)
+        return RecurrentNetwork(features, cell, network, self._rows, self._mask_size)
 
-    def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
+    def _encoded(self, seen: Parts, make: Callable[[int], nn.Module]) -> nn.Module:
         """The result of `make` behind convolutions and the separate layers of the parts of a row, if there are any."""
-        if self._encoders is not None:
-            ends = [part.numbers.stop for part, _ in self._encoders]
-            end = max(rows.num_numbers - self._mask_size, *ends)
-            return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
-        return make(rows.num_numbers)
+        if seen is None:
+            return make(self._rows.num_numbers)
+        end = max(self._rows.num_numbers - self._mask_size, *(part.numbers.stop for part, _ in seen))
+        return EncodedNetwork(self._rows, seen, end, make, self._mlp, self._convolve)
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError, shown
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
-from hybridppo.networks.actors import PoliciesActor, StateDependentActor, actors_of, arrays_of, exploring_actor_of
+from hybridppo.networks.actors import Network, PoliciesActor, actors_of, arrays_of, exploring_actor_of
 from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor
 from hybridppo.networks.recurrent import cell_of
@@ -307,9 +307,9 @@ class RememberingPolicies(NumpyPoliciesActor):
 class TorchExploringActor(TorchActor):
     """An actor with state-dependent exploration; its noise matrices are on the device."""
 
-    def __init__(self, network: nn.Module, crossing: Crossing, version: int, exploring: StateDependentActor) -> None:
+    def __init__(self, network: nn.Module, crossing: Crossing, version: int, exploring: Network) -> None:
         super().__init__(network, crossing, version)
-        self._exploring, self._size = exploring, len(exploring.log_std)
+        self._exploring, self._size = exploring, exploring.head.out_features
         self._matrices: torch.Tensor | None = None
         self.perturbation: NDArray[Any] = np.zeros((0, self._size), np.float32)
         """The noise that the last call added, `[N, d]`."""

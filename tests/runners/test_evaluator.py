@@ -108,7 +108,7 @@ def test_each_checkpoint_gives_what_was_evaluated(way: str, tmp_path: Path) -> N
         assert checkpoint.evaluation["return_mean"] == line["evaluation_return_mean"]
         assert checkpoint.evaluation["episodes"] == len(line["returns"]) == len(line["lengths"]) == 3
         assert checkpoint.state["runner"]["iteration"] == line["iteration"]
-        agents.append(checkpoint.tensors["actor.0.weight"])
+        agents.append(checkpoint.tensors["actor.body.0.weight"])
     assert len(agents) == 3
     assert not torch.equal(agents[0], agents[1])
 

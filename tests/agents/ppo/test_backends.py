@@ -24,7 +24,7 @@ from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.distributions.state_dependent import StateDependentGaussian
-from hybridppo.networks.actors import MaskedActor
+from hybridppo.networks.actors import Network
 from hybridppo.networks.modes import require, supports_bf16
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.threads import limit_threads
@@ -47,7 +47,7 @@ def make_batch(agent: PPO, size: int) -> Batch:
     """A batch whose ratios lie inside and outside of the clip range, for advantages of both signs."""
     generator = torch.Generator().manual_seed(3)
     observations = torch.randn(size, 4, generator=generator)
-    if isinstance(agent.actor, MaskedActor):
+    if isinstance(agent.actor, Network) and agent.actor.mask_size:
         masks = torch.randint(0, 2, (size, 3), generator=generator)
         masks[range(size), torch.randint(0, 3, (size,), generator=generator)] = 1
         observations = torch.cat((observations, masks), dim=1)

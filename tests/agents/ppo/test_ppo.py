@@ -75,9 +75,8 @@ class PlainPPO:
         if not self.is_discrete:
             with torch.no_grad():
                 self.log_std.copy_(state.pop("log_std"))
-            state = {name.removeprefix("mean."): tensor for name, tensor in state.items()}
-        self.actor.load_state_dict(state)
-        self.critic.load_state_dict(agent.critic.state_dict())
+        for own, tensors in ((self.actor, state), (self.critic, agent.critic.state_dict())):  # in the same order
+            own.load_state_dict(dict(zip(own.state_dict(), tensors.values(), strict=True)))
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
         if not self.is_discrete:
             self.parameters.append(self.log_std)
@@ -403,11 +402,11 @@ def test_a_state_of_another_network_is_refused(change: str) -> None:
     agent = PPO(OBSERVATIONS, SPACES["discrete"], PLAIN, seed=0)
     tensors, state = agent.state()
     if change == "another shape":
-        tensors["critic.0.weight"] = torch.zeros(5, 5)
+        tensors["critic.body.0.weight"] = torch.zeros(5, 5)
     elif change == "missing":
-        del tensors["critic.0.weight"]
+        del tensors["critic.body.0.weight"]
     else:
-        tensors["critic.9.weight"] = torch.zeros(1)
+        tensors["critic.body.9.weight"] = torch.zeros(1)
     with pytest.raises(RuntimeError, match=r"[09]\.weight"):
         agent.load_state(tensors, state)
 

@@ -17,7 +17,7 @@ from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
-from hybridppo.networks.actors import StateDependentActor, arrays_of
+from hybridppo.networks.actors import Network, arrays_of
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
 
@@ -25,16 +25,13 @@ ACTIONS = Box(-1.0, 1.0, (2,), np.float32)
 ROWS = Box(-10.0, 10.0, (3,), np.float32)
 
 
-def by_hand() -> StateDependentActor:
+def by_hand() -> Network:
     """Features are the observation itself; means 2 and 3 of it; deviations of a matrix's entries given."""
     head = torch.nn.Linear(3, 2)
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
         head.bias.zero_()
-    actor = StateDependentActor(torch.nn.Identity(), head)
-    with torch.no_grad():
-        actor.log_std.copy_(torch.tensor([[0.5, 1.0, 2.0], [0.1, 0.2, 0.3]]).log())
-    return actor
+    return Network(torch.nn.Identity(), head, log_std=torch.tensor([[0.5, 1.0, 2.0], [0.1, 0.2, 0.3]]).log())
 
 
 def test_deviations_and_probabilities_are_those_worked_out_by_hand() -> None:

@@ -15,9 +15,9 @@ from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.networks.actors import GaussianActor, shared_trunk_of
+from hybridppo.networks.actors import Network, shared_trunk_of
 from hybridppo.networks.encoders import impala
-from hybridppo.networks.mlp import MLP, twin_of
+from hybridppo.networks.mlp import MLP, linears, twin_of
 from hybridppo.spaces.rows import ImageLayout
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)
@@ -94,12 +94,13 @@ def test_what_cannot_be_shared_is_refused(options: dict[str, Any], message: str)
 
 def test_hidden_layers_are_normalised_before_their_activation() -> None:
     agent = make(layer_norm=True, activation="relu")
-    assert isinstance(agent.actor, MLP)
-    kinds = [type(layer) for layer in agent.actor]
+    body = agent.actor.body
+    assert isinstance(body, MLP)
+    kinds = [type(layer) for layer in body]
     once = [nn.LayerNorm, nn.ReLU]
-    assert [kind for kind in kinds if kind not in (type(agent.actor[0]),)] == once * 2
+    assert [kind for kind in kinds if kind not in (type(body[0]),)] == once * 2
     rows = 100.0 * torch.randn(7, 3)
-    before_activation = agent.actor[1](agent.actor[0](rows))
+    before_activation = body[1](body[0](rows))
     torch.testing.assert_close(before_activation.mean(-1), torch.zeros(7), rtol=0.0, atol=1e-5)
     torch.testing.assert_close(before_activation.std(-1, correction=0), torch.ones(7), rtol=0.0, atol=1e-2)
     assert twin_of(agent.actor) is None
@@ -119,11 +120,11 @@ def test_layer_norm_trains_and_workers_say_that_they_cannot() -> None:
 
 def test_first_weights_are_orthogonal_or_torchs() -> None:
     orthogonal, uniform = make(), make(orthogonal_init=False)
-    first, second = orthogonal.actor[0], orthogonal.actor[2]
+    first, second = orthogonal.actor.body[0], orthogonal.actor.body[2]
     torch.testing.assert_close(first.weight.T @ first.weight, 2.0 * torch.eye(3), rtol=0.0, atol=1e-5)
     torch.testing.assert_close(second.weight @ second.weight.T, 2.0 * torch.eye(6), rtol=0.0, atol=1e-5)
     assert float(first.bias.detach().abs().max()) == 0.0
-    for layer in (layer for layer in uniform.actor if isinstance(layer, nn.Linear)):
+    for layer in linears(uniform.actor):
         bound = layer.in_features**-0.5
         assert 0.5 * bound < float(layer.weight.detach().abs().max()) <= bound
         assert 0.0 < float(layer.bias.detach().abs().max()) <= bound
@@ -131,7 +132,8 @@ def test_first_weights_are_orthogonal_or_torchs() -> None:
 
 def test_standard_deviations_begin_where_they_are_told_to() -> None:
     actor = make(action_space=gym.spaces.Box(-1.0, 1.0, (2,)), log_std_init=-2.0).actor
-    assert isinstance(actor, GaussianActor)
+    assert isinstance(actor, Network)
+    assert actor.log_std is not None
     assert actor.log_std.tolist() == [-2.0, -2.0]
 
 

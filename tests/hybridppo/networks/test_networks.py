@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.mlp import MLP, linears
+from hybridppo.networks.actors import Network
+from hybridppo.networks.mlp import MLP, EmptyLinear, initialised, linears
 
 
 def make(seed: int = 0, sizes: tuple[int, ...] = (32, 16), output_gain: float = 0.01) -> MLP:
@@ -49,22 +49,27 @@ def test_no_hidden_layers_is_a_linear_map() -> None:
     assert len(linears(make(sizes=()))) == 1
 
 
+def body_and_head() -> tuple[MLP, torch.nn.Linear]:
+    generator = torch.Generator().manual_seed(0)
+    return MLP(8, (32, 16), generator=generator), initialised(EmptyLinear(16, 3), 1.0, generator)
+
+
 def test_a_gaussian_actor_gives_means_then_log_deviations() -> None:
-    mean = make(output_gain=1.0)
-    actor = GaussianActor(mean, 3, initial_log_std=-0.5)
+    body, head = body_and_head()
+    actor = Network(body, head, log_std=torch.full((3,), -0.5))
     observations = torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(1))
     outputs = actor(observations)
-    assert torch.equal(outputs[..., :3], mean(observations))
+    assert torch.equal(outputs[..., :3], head(body(observations)))
     assert torch.equal(outputs[..., 3:], torch.full((4, 2, 3), -0.5))
 
 
 def test_a_masked_actor_gives_no_probability_and_no_gradient_to_what_is_not_allowed() -> None:
-    logits = make(output_gain=1.0)
+    body, head = body_and_head()
     with torch.no_grad():
-        logits[-1].weight.zero_()
-        logits[-1].bias.copy_(torch.log(torch.tensor([1.0, 2.0, 6.0])))
+        head.weight.zero_()
+        head.bias.copy_(torch.log(torch.tensor([1.0, 2.0, 6.0])))
     observations = torch.cat((torch.zeros(3, 5), torch.tensor([[1.0, 1, 1], [1, 0, 1], [0, 1, 0]])), dim=1)
-    outputs = MaskedActor(logits, 3)(observations)
+    outputs = Network(body, head, mask_size=3)(observations)
     expected = torch.tensor([[1 / 9, 2 / 9, 6 / 9], [1 / 7, 0, 6 / 7], [0, 1, 0]])
     torch.testing.assert_close(outputs.softmax(-1), expected)
     log_prob, entropy = Categorical(3).log_prob_and_entropy(outputs, torch.tensor([2, 2, 1]))
@@ -79,6 +84,7 @@ def test_a_masked_actor_gives_no_probability_and_no_gradient_to_what_is_not_allo
     )  # fmt: skip
     (log_prob[1] + log_prob[2] + entropy[1] + entropy[2]).backward()
     # Of the second row, action 1 has no gradient; the third row, with one action, has none at all.
-    assert logits[-1].bias.grad[1] == 0.0
-    assert logits[-1].bias.grad[0] != 0.0
-    assert logits[-1].bias.grad.isfinite().all()
+    assert head.bias.grad is not None
+    assert head.bias.grad[1] == 0.0
+    assert head.bias.grad[0] != 0.0
+    assert head.bias.grad.isfinite().all()

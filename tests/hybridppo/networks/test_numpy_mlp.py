@@ -8,20 +8,21 @@ from torch.nn.utils.parametrizations import spectral_norm
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks import numpy_mlp
-from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.mlp import MLP, Activation, twin_of
+from hybridppo.networks.actors import Network
+from hybridppo.networks.mlp import MLP, Activation, EmptyLinear, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
 
 
-def make_network(hidden: tuple[int, ...], activation: Activation, gaussian: bool) -> torch.nn.Module:
+def make_network(hidden: tuple[int, ...], activation: Activation, gaussian: bool, mask_size: int = 0) -> Network:
     generator = torch.Generator().manual_seed(0)
-    mlp = MLP(5, hidden, 3, activation=activation, output_gain=1.0, generator=generator)
-    for parameter in mlp.parameters():  # biases too
+    body = MLP(5, hidden, activation=activation, generator=generator)
+    head = EmptyLinear((5, *hidden)[-1], 3)
+    for parameter in (*body.parameters(), *head.parameters()):  # biases too
         torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-    return GaussianActor(mlp, 3, initial_log_std=-0.5) if gaussian else mlp
+    return Network(body, head, mask_size=mask_size, log_std=torch.full((3,), -0.5) if gaussian else None)
 
 
 def some_observations(count: int) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_numpy_gives_what_torch_gives(hidden: tuple[int, ...], activation: Activ
 
 @pytest.mark.parametrize("count", [1, 8, 70])
 def test_numpy_masks_what_torch_masks(count: int) -> None:
-    network = MaskedActor(make_network((16, 16), "tanh", gaussian=False), 3)
+    network = make_network((16, 16), "tanh", gaussian=False, mask_size=3)
     observations = some_observations(count)
     observations[:, -3:] = np.random.default_rng(1).integers(0, 2, (count, 3))
     actor = sampling_actor(network, CROSSING, version=3)
@@ -128,9 +129,9 @@ def test_other_networks_take_the_general_form() -> None:
     hooked = make_network((8,), "tanh", gaussian=False)
     hooked.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
     doubled, normalised, unbiased = (make_network((8,), "tanh", gaussian=True) for _ in range(3))
-    unbiased.mean[0] = torch.nn.Linear(5, 8, bias=False)
-    doubled.mean[0].__class__ = Doubled
-    spectral_norm(normalised.mean[-1])
+    unbiased.body[0] = torch.nn.Linear(5, 8, bias=False)
+    doubled.body[0].__class__ = Doubled
+    spectral_norm(normalised.head)
     for network in (elu, linear, hooked, doubled, normalised, unbiased, torch.nn.Linear(5, 3)):
         assert twin_of(network) is None
         assert isinstance(sampling_actor(network, CROSSING, 0), TorchActor)

@@ -21,9 +21,9 @@ from hybridppo.agents.agent import encoded_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.actors import Network
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, EncodedNetwork, features_of, nature
-from hybridppo.networks.mlp import MLP
+from hybridppo.networks.mlp import MLP, EmptyLinear, initialised
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.masks import MaskedObservation
@@ -50,22 +50,24 @@ def some_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
 
 
-def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tuple[int, ...] = (16,)) -> torch.nn.Module:
+def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tuple[int, ...] = (16,)) -> Network:
     generator = torch.Generator().manual_seed(0)
     image = ImageLayout.of(image_space(*shape))
     assert image is not None
-    network = EncodedNetwork(
+    body = EncodedNetwork(
         RowLayout(0, (image,), is_one_image=True),
         [(RowPart(slice(0, 0), slice(0, 1)), ())],
         0,
-        lambda inputs: MLP(inputs, hidden, 3, activation="tanh", output_gain=1.0, generator=generator),
+        lambda inputs: MLP(inputs, hidden, generator=generator),
         MLP,
         lambda image: nature(image, generator),
     )
+    head = initialised(EmptyLinear(hidden[-1], 3), 1.0, generator)
+    network = Network(body, head, log_std=torch.full((3,), -0.5) if gaussian else None)
     for name, parameter in network.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-    return GaussianActor(network, 3, initial_log_std=-0.5) if gaussian else network
+    return network
 
 
 @pytest.mark.parametrize("rounds", [False, True], ids=["float32", "bfloat16"])
@@ -212,7 +214,7 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
 def test_an_image_network_by_hand() -> None:
     """Filter k sums the pixels of channel k % 2, as shares of 255, and subtracts k / 16; the output sums all."""
     network = make_network((3, 4, 2), hidden=(2,))
-    convolution, hidden, last = network.convolutions[0][0], network.mlp[0], network.mlp[2]
+    convolution, hidden, last = network.body.convolutions[0][0], network.body.mlp[0], network.head
     with torch.no_grad():
         for k in range(16):
             convolution.weight[k] = 0.0
@@ -245,7 +247,7 @@ def test_where_the_channels_are_makes_no_difference(shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_weights_are_orthogonal_and_leading_dimensions_kept(shape: tuple[int, ...]) -> None:
     network = make_network(shape)
-    for convolution in (layer for layer in network.convolutions[0] if isinstance(layer, torch.nn.Conv2d)):
+    for convolution in (layer for layer in network.body.convolutions[0] if isinstance(layer, torch.nn.Conv2d)):
         weight = convolution.weight.flatten(1)
         product = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
         torch.testing.assert_close(product, 2.0 * torch.eye(len(product)), rtol=1e-4, atol=1e-5)

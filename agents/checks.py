@@ -56,7 +56,7 @@ def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]]) -> None:
     for name, kind, may_be_none in _kinds_of(config.__class__):
         value = plain(getattr(config, name))
         if value is not None or not may_be_none:
-            value = _of_kind(config, name, kind, value, "None, or " if may_be_none else "")
+            value = _of_kind(config, name, kind, value, "None or " if may_be_none else "")
         object.__setattr__(config, name, value)
     for name, of_field in rules.items():
         for text, holds in of_field:
@@ -96,10 +96,10 @@ def _of_kind(config: Any, name: str, kind: Any, value: Any, none: str) -> Any:
         value = tuple(map(plain, value))
     elif kind == tuple[str, ...]:
         are_keys = isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(key, str) for key in value)
-        require(config, name, are_keys and len({*value}) == len(value), f"must be {none}a tuple of keys, each once")
+        require(config, name, are_keys and len({*value}) == len(value), "must be None, or a tuple of keys, each once")
         value = tuple(value)
     elif get_origin(kind) is dict:
-        rule = f"must be {none}a dict of a part's key to the widths of its layers, each a whole number of at least 1"
+        rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
         is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
         require(config, name, is_one and all(map(_are_widths, value.values())) and all(value.values()), rule)
         value = {key: tuple(map(plain, widths)) for key, widths in value.items()}

@@ -157,39 +157,29 @@ class Backend:
         return torch.cat([self.critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()
-    def log_probs(self, batch: Batch) -> Tensor:
-        """The present log-probabilities `[B]` of a batch's actions, without rounding."""
-        is_large = batch.stacks is not None or batch.observations.dtype == torch.uint8
-        size = self._rows_at_once(len(batch), is_large)
-        sizes = [min(size, len(batch) - start) for start in range(0, len(batch), size)] or [0]
-        outputs = [self._actor(part.inputs) for part in batch.split(sizes)]
-        return self._distribution.log_prob(torch.cat(outputs), batch.actions)
+    def outputs_of(self, batch: Batch, sizes: Sequence[int] | None = None) -> Tensor:
+        """The present outputs of the actor for a batch, `[B, outputs]`; with an axis of time, `[L, S, outputs]`.
 
-    def _rows_at_once(self, number: int, is_large: bool) -> int:
-        """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
-        return max(1, self._config.minibatch_size if is_large else number)
-
-    @torch.no_grad()
-    def outputs_of(self, batch: Batch, sizes: Sequence[int]) -> Tensor:
-        """The present outputs of the actor for a batch, with the rounding of `gradient`, which depends on the sizes.
-
-        Returns:
-            `[B, outputs]`; with an axis of time, `[L, S, outputs]`.
+        Args:
+            batch: the batch.
+            sizes: of the minibatches, for the rounding of `gradient`, which depends on them; None for no rounding.
         """
+        round_products = nullcontext if sizes is None else self._rounding
+        if sizes is None:
+            is_large = batch.stacks is not None or batch.observations.dtype == torch.uint8
+            size = self._rows_at_once(len(batch), is_large)
+            sizes = [min(size, len(batch) - start) for start in range(0, len(batch), size)] or [0]
         found = []
         for part in batch.split(sizes):
-            with self._rounding():
+            with round_products():
                 outputs = part.outputs(self._actor, part.actor_states)
             found.append(outputs.float())
         return torch.cat(found, batch.axis_of("outputs"))
 
-    @torch.no_grad()
-    def log_probs_of(self, batch: Batch, sizes: Sequence[int]) -> Tensor:
+    def log_probs(self, batch: Batch, sizes: Sequence[int] | None = None) -> Tensor:
         """The present log-probabilities `[B]` of a batch's actions, from `outputs_of`; with time, `[L, S]`."""
         return self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions)
 
-    @torch.no_grad()
-    def log_probs_and_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The present log-probabilities `[B]` of a batch's actions, and its values; with time, `[L, S]`."""
-        outputs, values = self._forward(batch)
-        return self._distribution.log_prob(outputs, batch.actions), values
+    def _rows_at_once(self, number: int, is_large: bool) -> int:
+        """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
+        return max(1, self._config.minibatch_size if is_large else number)

@@ -120,7 +120,7 @@ def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)
 
     is_beyond = (cases % 2).to(torch.float32)
-    log_probs, values = plain.log_probs_and_values(rows)
+    log_probs, values = plain.log_probs(rows), plain.values(rows.observations)
     return rows.with_columns(
         log_probs=log_probs + alternating(2) * (0.05 + 0.75 * is_beyond),
         values=values + 3.0 * limit * is_beyond * alternating(4),

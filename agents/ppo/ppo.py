@@ -421,7 +421,7 @@ class PPO(PolicyAgent):
         if self.config.precision != "fp32":
             log_probs = self.distribution.log_prob(outputs, batch.actions)
             if not is_current:
-                log_probs = batch.log_probs + log_probs - reference(self.objective).log_probs_of(batch, sizes)
+                log_probs = batch.log_probs + log_probs - reference(self.objective).log_probs(batch, sizes)
             batch = batch.with_columns(log_probs=log_probs)
         return batch.with_columns(old_outputs=outputs) if self.has_own_loss else batch
 
@@ -470,10 +470,8 @@ class PPO(PolicyAgent):
             return self.parameters.values.new_empty(0)
 
         def measure(part: Any) -> Tensor:
-            is_exact = self.config.precision == "fp32"
-            backend, sizes = loop.backend, self.minibatch_sizes(part)
-            log_probs = backend.log_probs(part) if is_exact else backend.log_probs_of(part, sizes)
-            return torch.stack(self._pool.measures(part, log_probs))
+            sizes = None if self.config.precision == "fp32" else self.minibatch_sizes(part)
+            return torch.stack(self._pool.measures(part, loop.backend.log_probs(part, sizes)))
 
         return loop.exchange.mean(batch, measure, self._pool.num_measures)
 

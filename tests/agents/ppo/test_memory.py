@@ -253,14 +253,14 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
         batch = batch_of(agent, Backend, rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
-        found, _ = Backend(agent.objective).log_probs_and_values(batch)
+        found = Backend(agent.objective).log_probs(batch)
         torch.testing.assert_close(batch.only_steps(found), steps.log_probs, rtol=0.0, atol=2e-6)
         num_starts += int(rollout.starts.sum())
     assert num_starts > 5
     assert batch.starts is not None
     states = torch.zeros_like(batch.actor_states)
     forgotten = batch.with_columns(actor_states=states, starts=np.zeros_like(batch.starts))
-    found, _ = Backend(agent.objective).log_probs_and_values(forgotten)
+    found = Backend(agent.objective).log_probs(forgotten)
     moved = (batch.only_steps(found) - steps.log_probs).abs().max()
     assert way == "whole episodes" or float(moved) > 1e-3  # it does see it
 

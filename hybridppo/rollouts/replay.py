@@ -156,17 +156,12 @@ class Replay:
         num_steps = len(valid)
         if num_steps > self.capacity:
             raise ValueError(f"{num_steps} rows do not fit into a replay buffer of {self.capacity}")
-        start = self.total % self.capacity
-        first = min(num_steps, self.capacity - start)
-        before_the_end = slice(start, start + first), slice(0, first)
-        from_the_start = slice(0, num_steps - first), slice(first, num_steps)
-        for here, there in (before_the_end, from_the_start):
-            if here.start == here.stop:
-                continue
-            self._num_valid += valid[there].sum(0) - self._valid[here].sum(0)
-            self._valid[here] = valid[there]
-            for name, array in self.arrays.items():
-                array[here].copy_(rows[name][there])
+        at = np.arange(self.total, self.total + num_steps) % self.capacity
+        self._num_valid += valid.sum(0) - self._valid[at].sum(0)
+        self._valid[at] = valid
+        index = sent(at, self.device)
+        for name, array in self.arrays.items():
+            array.index_copy_(0, index, rows[name])
         self.total += num_steps
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...], part: int = 0) -> Array:
@@ -248,23 +243,13 @@ class Replay:
         oldest = max(0, total - self.capacity)
         self._valid[:], self._num_valid[:], self.total = False, 0, oldest
         for first, rows in pieces:
-            self._check(rows)
             skipped = max(0, oldest - first)
             if skipped >= len(rows["valid"]):
                 continue
             if first + skipped != self.total:
                 raise ValueError(f"the replay buffer's files go on with row {first}, not {self.total}")
             kept = {name: tensor[skipped:] for name, tensor in rows.items()}
-            valid = kept.pop("valid").numpy()
-            for part in range(0, len(valid), self.capacity):
-                end = part + self.capacity
-                self._write({name: tensor[part:end] for name, tensor in kept.items()}, valid[part:end])
+            self._write({name: sent(kept[name].numpy(), self.device) for name in self.arrays}, kept["valid"].numpy())
         if self.total != total:
             raise ValueError(f"the replay buffer's files end with row {self.total}, and {total} were added")
         self._must_begin = np.array(must_begin, np.bool_)
-
-    def _check(self, rows: dict[str, Tensor]) -> None:
-        expected = {**self.arrays, "valid": torch.from_numpy(self._valid)}
-        for name, like in expected.items():
-            if name not in rows or rows[name].shape[1:] != like.shape[1:] or rows[name].dtype != like.dtype:
-                raise ValueError(f"the replay buffer's files have no {name} of {list(like.shape[1:])}, {like.dtype}")

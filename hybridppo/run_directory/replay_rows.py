@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from hybridppo.system.validation import whole
 Piece = dict[str, Any]
 """`first`, the number of its first row, the number of its `rows`, and `sha256`."""
 
+KEYS = ("first", "rows", "sha256")
 BYTES_PER_PIECE = 2**26
 """The approximate size of a piece, which is in memory while it is written."""
 
@@ -82,10 +82,7 @@ class ReplayRows:
             CheckpointError: if one is missing, truncated or altered.
         """
         for piece in _since(self.pieces, row):
-            try:
-                yield int(piece["first"]), safetensors.torch.load(_read(self._folder, piece))
-            except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(f"{_path(self._folder, piece)} holds no tensors: {error}") from error
+            yield int(piece["first"]), safetensors.torch.load(_read(self._folder, piece))
 
     def cut_back(self, pieces: Any) -> None:
         """Keep only these pieces, and delete everything that was written after them.
@@ -115,14 +112,12 @@ def _since(pieces: Sequence[Piece], row: int) -> list[Piece]:
 
 
 def _checked(pieces: Any) -> list[Piece]:
-    if not isinstance(pieces, list):
-        raise CheckpointError(f"{pieces!r} is no list of pieces of rows")
     try:
-        return [
-            {"sha256": piece["sha256"], **{key: whole(piece, key) for key in ("first", "rows")}} for piece in pieces
-        ]
+        if not isinstance(pieces, list):
+            raise TypeError("it is of another type")
+        return [{key: piece["sha256"] if key == "sha256" else whole(piece, key) for key in KEYS} for piece in pieces]
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{pieces!r} describes no piece of rows: {error}") from error
+        raise CheckpointError(f"{pieces!r} is no list of pieces of rows: {error}") from error
 
 
 def _path(folder: Path, piece: Piece) -> Path:

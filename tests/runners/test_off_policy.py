@@ -22,7 +22,7 @@ from toy_environments import IdentityBox
 
 import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
-from hybridppo.environments import replay
+from hybridppo.environments import state
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners import runner
@@ -357,7 +357,7 @@ class Secretive(IdentityBox):
 def test_where_environments_start_anew_nothing_reaches_across(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "MAX_SECONDS", 0.0)  # no episode is replayed
+    monkeypatch.setattr(state, "LONGEST", 0.0)  # no episode is replayed
     config = replace(CONFIG, buffer_size=1_000, n_steps=3)
     train(config, env=Secretive, run_dir=tmp_path / "run", total_steps=60)  # 30 steps each: in a fourth episode of 8
     with caplog.at_level(logging.INFO):

@@ -7,7 +7,6 @@ with the training, or with the process that has started it.
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -28,12 +27,12 @@ from hybridppo.training import run_to_the_end
 
 
 def main() -> None:
-    """Train as the learner `RANK`; arguments: the PORT of the store, RANK, and the FILE of the setup."""
+    """Train as the learner `RANK`; arguments: the PORT of the store, which has the setup, and RANK."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     store, rank = join_store(int(sys.argv[1])), int(sys.argv[2])
     try:
-        _train(cloudpickle.loads(Path(sys.argv[3]).read_bytes()), store, rank)
+        _train(cloudpickle.loads(store.get("setup")), store, rank)
     except BaseException as error:
         report(store, rank, error)
         raise SystemExit(1) from None
@@ -43,8 +42,7 @@ def _train(setup: dict[str, Any], store: Store, rank: int) -> None:
     settings: Settings = setup["settings"]
     import_modules(settings.environment.imports)  # a module may register the device
     source = source_here(setup["source"], settings.environment.imports)
-    kind: type[MultiLearnerStrategy] = setup["strategy"]
-    with kind(setup["policy"], rank, settings.environment.worker_timeout) as strategy:
+    with MultiLearnerStrategy(setup["policy"], settings.environment.worker_timeout, rank) as strategy:
         placement = strategy.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")

@@ -1,11 +1,9 @@
 """Sampling in shards, each with its own environments, noise and rollout."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, NoReturn, cast
 
-import numpy as np
 from torch import Tensor
 
 from hybridppo.distributions.deterministic import GaussianExploration
@@ -57,9 +55,7 @@ class ShardsSampler(Sampler):
         environments: their environments.
         first: number of the first of these shards.
         num_shards: number of shards of all processes.
-        envs_per_shard: environments of each shard, which are seeded by their number.
         group: the processes.
-        noise: generator of the first shard; the others have their own.
         exploration: of all shards together, which counts the steps; None if there is none.
     """
 
@@ -67,19 +63,16 @@ class ShardsSampler(Sampler):
         self,
         samplers: Sequence[Sampler],
         environments: EnvironmentShards,
-        *,
         first: int,
         num_shards: int,
-        envs_per_shard: int,
         group: SingleProcess,
-        noise: np.random.Generator,
         exploration: GaussianExploration | None,
     ) -> None:
         one = samplers[0]
         counts = Counts(environments, one.num_envs * num_shards, EpisodeStatistics)
-        super().__init__(environments, replace(one._plan, noise=noise), counts)
+        super().__init__(environments, one._plan, counts)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
-        self._envs_per_shard, self._group = envs_per_shard, group
+        self._envs_per_shard, self._group = one.num_envs // environments.num_agents, group
         self._exploration = exploration
         self.num_parts = len(samplers)
         self.columns = slice(first * one.num_envs, (first + self.num_parts) * one.num_envs)

@@ -18,7 +18,7 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
     if isinstance(policy, MultiLearner):
         from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
 
-        return MultiLearnerStrategy.of(policy, timeout)
+        return MultiLearnerStrategy(policy, timeout)
     if not isinstance(policy, Local):
         from hybridppo.distributed.ray_strategy import CentralStrategy, RayStrategy
 

@@ -11,9 +11,9 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -77,51 +77,41 @@ class MultiLearnerStrategy(Strategy):
     """One of the learners. As a context, it ends the learners that it has started.
 
     Args:
-        policy: the policy, with the numbers of learners and shards.
-        rank: number of this learner.
+        policy: the policy.
         timeout: seconds after which a learner that does not answer is lost.
-        joins: whether torchrun has started all learners.
+        rank: number of this learner, if the first has started it; None for the first, or for the one that torchrun
+            says.
+
+    Raises:
+        ConfigurationError: if the number of learners is not known, or torchrun has started another number.
     """
 
     needs: ClassVar[dict[str, Any]] = {"episodes_per_rollout": None, "cuda_graphs": False, "address": None}
 
-    def __init__(self, policy: MultiLearner, rank: int, timeout: float, *, joins: bool = False) -> None:
-        assert policy.learners is not None
+    def __init__(self, policy: MultiLearner, timeout: float, rank: int | None = None) -> None:
+        self._joins = rank is None and is_joining()
+        size = int(os.environ["WORLD_SIZE"]) if self._joins else policy.learners
+        if size is None:
+            raise ConfigurationError(
+                f"distributed={policy} without a number joins the learners of torchrun, which has not started this "
+                f"process: give a number of learners to start ({policy.name}:2)"
+            )
+        if policy.learners not in (None, size):
+            raise ConfigurationError(f"distributed={policy} has {policy.learners} learners, torchrun started {size}")
+        policy = replace(policy, learners=size)
         super().__init__(policy)
-        self.rank, self.size, self.shards = rank, policy.learners, policy.num_shards
-        each = self.shards // self.size
-        self._mine = range(rank * each, (rank + 1) * each)
+        self.rank, self.size = int(os.environ["RANK"]) if self._joins else rank or 0, size
+        self.shards, each = policy.num_shards, policy.num_shards // size
+        self._mine = range(self.rank * each, (self.rank + 1) * each)
         self.group = SingleProcess()
         """The learners, once they have started."""
-        self._timeout, self._joins = timeout, joins
+        self._timeout = timeout
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._agents: list[Any] = []
         """The agents that learn together with those of other learners."""
         self._device = torch.device("cpu")
 
-    @classmethod
-    def of(cls, policy: MultiLearner, timeout: float) -> "MultiLearnerStrategy":
-        """The learner of this process: the first, or the one that torchrun says.
-
-        Raises:
-            ConfigurationError: if the number of learners is not known.
-        """
-        if is_joining():
-            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            if policy.learners not in (None, size):
-                raise ConfigurationError(
-                    f"distributed={policy} has {policy.learners} learners, torchrun started {size}"
-                )
-            return cls(replace(policy, learners=size), rank, timeout, joins=True)
-        if policy.learners is None:
-            raise ConfigurationError(
-                f"distributed={policy} without a number joins the learners of torchrun, which has not started this "
-                f"process: give a number of learners to start ({policy.name}:2)"
-            )
-        return cls(policy, 0, timeout)
-
     def __enter__(self) -> "MultiLearnerStrategy":
-        super().__enter__()
         if self._joins and self.size > 1:
             # Torchrun says how many of its processes are on this machine.
             is_local = os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
@@ -136,7 +126,6 @@ class MultiLearnerStrategy(Strategy):
                 self.group.report(error)
             wait_for_ends(self._processes.values(), SECONDS_TO_CLOSE if error is None else 0.0)
             self.group.close()
-        super().__exit__(kind, error, traceback)
 
     def connect(self, store: Store, *, is_local: bool = True) -> None:
         """Connect with the other learners, which do the same."""
@@ -218,15 +207,13 @@ class MultiLearnerStrategy(Strategy):
         """The environments of this learner's shards, made shard by shard; with worker processes, one for each shard."""
         share, source, copies = num_envs // self.shards, self._on_device(source), 1 if num_workers else None
         parts: list[Environments] = []
-        try:
+        with ExitStack() as if_it_fails:
             for shard in self._mine:
                 with accelerator_of(self._device).selected():  # simulators use the current device
                     parts.append(make_environments(source, share, options, first=shard * share, copies=copies))
+                if_it_fails.callback(parts[-1].close)
                 self._require_there(parts[-1])
-        except BaseException:
-            for part in parts:
-                part.close()
-            raise
+            if_it_fails.pop_all()
         return EnvironmentShards(parts)
 
     def _require_there(self, made: Environments) -> None:
@@ -288,59 +275,41 @@ class MultiLearnerStrategy(Strategy):
 
     def _launch(self, plan: Plan) -> None:
         """Start the other learners on this machine, and connect with them."""
-        setup = {
-            "source": to_send(plan.env),
-            "settings": plan.settings,
-            "strategy": type(self),
-            "policy": self.policy,
-            "kind": type(plan.agent),
-            "own": {name: value for name, value in plan.agent.own.items() if name != "agent"},
-        }
-        packed, store = pack(setup, ALONE), _store_of_this_machine()
-        with tempfile.TemporaryDirectory(prefix="hybridppo-") as folder:
-            path = Path(folder) / "setup"
-            path.write_bytes(packed)
-            try:
-                for rank in range(1, self.size):
-                    command = command_of("hybridppo.learner_process", str(store.port), str(rank), str(path))
-                    with signals_blocked():
-                        self._processes[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-                self.connect(store)
-            except BaseException:
-                wait_for_ends(self._processes.values(), 0.0)
-                raise
+        own = {name: value for name, value in plan.agent.own.items() if name != "agent"}
+        setup = {"source": to_send(plan.env), "settings": plan.settings, "policy": self.policy, "own": own}
+        store = _store_of_this_machine()
+        packed = pack({**setup, "kind": type(plan.agent)}, ALONE)
+        store.set("setup", packed)  # type: ignore[arg-type]  # the stub takes only text
+        try:
+            for rank in range(1, self.size):
+                command = command_of("hybridppo.learner_process", str(store.port), str(rank))
+                with signals_blocked():
+                    self._processes[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            self.connect(store)
+        except BaseException:
+            wait_for_ends(self._processes.values(), 0.0)
+            raise
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> Sampler:
         """A sampler of this learner's shards."""
         assert isinstance(environments, EnvironmentShards)  # from `environments`
-        share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
-        workers = options["num_workers"] and options["num_workers"] // self.shards
+        share, workers = options["num_envs"] // self.shards, options["num_workers"]
         # The same actor samples one shard after the other.
-        thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
+        options |= {"num_envs": share, "shards": self.shards, "num_workers": workers and workers // self.shards}
+        options["thread"] = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
         samplers: list[Sampler] = []
-        try:
+        with ExitStack() as if_it_fails:
             for shard, part in zip(self._mine, environments.parts, strict=True):
-                of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
-                of_shard |= {"num_workers": workers, "shards": self.shards}
+                of_shard = {**options, "env_seed": options["env_seed"] + shard * share}
                 if shard:  # the first shard draws as a training in one process does
                     of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
-                samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
-            sampler = ShardsSampler(
-                samplers,
-                environments,
-                first=self._mine.start,
-                num_shards=self.shards,
-                envs_per_shard=share,
-                group=self.group,
-                noise=noise,
-                exploration=agent.exploration if isinstance(agent, DDPG) else None,
-            )
-        except BaseException:
-            for each in samplers:
-                each.close()
-            raise
+                samplers.append(make_sampler(source, part, agent, placement, **of_shard))
+                if_it_fails.callback(samplers[-1].close)
+            if_it_fails.pop_all()
+        exploration = agent.exploration if isinstance(agent, DDPG) else None
+        sampler = ShardsSampler(samplers, environments, self._mine.start, self.shards, self.group, exploration)
         if has_policies(agent):
             sampler.counts.count_by_policy(agent.columns)
         return sampler
@@ -395,7 +364,7 @@ def _takes_device(source: Any) -> bool:
 
 def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirectory:
     """As `run_directory_of`, for learners of torchrun."""
-    with MultiLearnerStrategy.of(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
+    with MultiLearnerStrategy(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
         if strategy.rank > 0:
             return Elsewhere(Path(os.devnull), strategy.group.broadcast(None))
         config = RunDirectory.open(run_dir).config

@@ -52,7 +52,7 @@ def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
 
 
 def test_each_learner_makes_the_environments_of_its_shards() -> None:
-    learner = MultiLearnerStrategy(MultiLearner(2, shards=4), 1, 5.0)
+    learner = MultiLearnerStrategy(MultiLearner(2, shards=4), 5.0, rank=1)
     environments = learner.environments("CartPole-v1", 8, EnvironmentOptions(vectorization="sync"))
     assert isinstance(environments, EnvironmentShards)
     indices = [[each.index for each in part.sub_environments] for part in environments.parts]
@@ -62,7 +62,7 @@ def test_each_learner_makes_the_environments_of_its_shards() -> None:
 
 def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distributed="multi:2")
-    settled = MultiLearnerStrategy.of(MultiLearner(2), 5.0).settled(run)
+    settled = MultiLearnerStrategy(MultiLearner(2), 5.0).settled(run)
     assert (settled.distributed, settled.seed) == ("multi:2:2", 4)
 
 

@@ -315,7 +315,8 @@ class DeviceSampler(BaseDeviceSampler):
         environments = self._environments
         environments.require_finite(self._on_device.written.cpu().numpy(), block.rewards.cpu().numpy(), when)
         rows = (block.truncated & ~block.terminated).cpu().numpy()
-        environments.require_finite_finals(block.finals.cpu().numpy()[rows], np.nonzero(rows)[1], when)
+        finals, columns = block.finals.cpu().numpy()[rows], np.nonzero(rows)[1]
+        environments.require_finite_rows("final observation", finals, columns, when)
 
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._on_device.take()

@@ -219,10 +219,10 @@ def take_step(state: Any, world: Any, t: int, i: int, actions: Any, first: int, 
     begin_episode(state, randoms, present, t + 1, i, observations, row)
 
 
-def begin_all(world: Any, observations: Any, row: Any) -> None:
-    """Restart every environment from its key, and write the first row of observations."""
+def begin_all(world: Any, first: int, end: int, observations: Any, row: Any) -> None:
+    """Restart environments `first` to `end` from their keys, and write the first row of observations."""
     states, randoms, lengths, present, _ = world
-    for i in range(len(states)):
+    for i in range(first, end):
         lengths[i] = 0
         begin_episode(states[i], randoms[i], present[i], 0, i, observations, row)
 
@@ -325,7 +325,7 @@ def normalize(row: Any, moments: Any, num_inputs: int, out: Any) -> None:
 
 
 LOOPS: Texts = {
-    begin_all: "u(world, f[:, :, :], f[::1])",
+    begin_all: "u(world, i, i, f[:, :, :], f[::1])",
     step_all: "u(world, i, i, action[:, :], rows, f[::1])",
     rollout: (
         "u(world, i, i, rows, group(f[:, :, :], action[:, :, :], f[:, :, :]), group(i[::1], each(f[:, ::1]), "

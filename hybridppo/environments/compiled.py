@@ -6,7 +6,6 @@ its rows are not steps (`absent`) until its environment's next reset.
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -117,8 +116,8 @@ class CompiledEnvironments(Environments):
         for i, randoms in enumerate(self.randoms):
             for random in randoms:
                 begin(random, seed + i)
-        begin_all = partial(self.kernels.begin_all, self.world, self._both_observations, self.row())
-        self._guarded(begin_all, "in their reset")
+        begin_all, rows = self.kernels.begin_all, self._both_observations
+        self.on_threads(lambda first, end: begin_all(self.world, first, end, rows, self.row()), "in their reset")
         self.require_finite(self._observations, self._rewards, "in their reset")
         return self._seen().copy()
 
@@ -163,7 +162,7 @@ class CompiledEnvironments(Environments):
             EnvError: if a number is not finite.
         """
         found = finals[are_final]
-        self.require_finite_finals(found, np.nonzero(are_final)[1], when)
+        self.require_finite_rows("final observation", found, np.nonzero(are_final)[1], when)
         if self.whole is None:
             return found
         steps, envs = np.nonzero(are_final.reshape(len(finals), self._num, -1).any(2))
@@ -190,9 +189,6 @@ class CompiledEnvironments(Environments):
         Raises:
             EnvError: if the environment's own functions raise an error.
         """
-        self._guarded(partial(self._divided, loop), when)
-
-    def _divided(self, loop: Callable[[int, int], None]) -> None:
         count = 1 if self._seconds_of_work < SECONDS_WORTH_DIVIDING else self._num_threads
 
         def part(number: int) -> None:
@@ -201,12 +197,8 @@ class CompiledEnvironments(Environments):
             if number == 0:
                 self._seconds_of_work = (time.perf_counter() - begun) * count
 
-        self._threads.run(part, count)
-
-    def _guarded(self, call: Callable[[], None], when: str) -> None:
-        """Call, and turn errors of the environment's own functions into an `EnvError`."""
         try:
-            call()
+            self._threads.run(part, count)
         except ENV_FAILURES as error:
             what = f"{type(error).__name__}: {error}"
             if isinstance(error, IndexError):
@@ -219,28 +211,21 @@ class CompiledEnvironments(Environments):
         Raises:
             EnvError: naming the first environment and number.
         """
-        for name, numbers, axis in (("observation", observations, -2), ("reward", rewards, -1)):
-            if not np.isfinite(numbers).all():
-                place = np.argwhere(~np.isfinite(numbers))[0]
-                where = self.written.names[place[-1]] if name == "observation" else ""
-                value = numbers[tuple(place)]
-                fault = f"{name}{where} is {value}"
-                if name == "observation" and np.isnan(value):
-                    fault += ", or `observe` does not write it"
-                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {fault}")
+        every = np.arange(self.num_envs)
+        self.require_finite_rows("observation", observations, every, when)
+        self.require_finite_rows("reward", rewards[..., None], every, when)
 
-    def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
-        """Likewise for final observations `[n, written]`, each of the environment in `envs`."""
-        if not np.isfinite(finals).all():
-            final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
-            where, value = self.written.names[number], finals[final, number]
-            column = self._column(int(envs[final]))
-            raise self.failure(when, f"the final observation of {column}: observation{where} is {value}")
-
-    def _column(self, column: int) -> str:
-        """The environment and agent of a column, for messages."""
-        env, agent = divmod(int(column), self.num_agents)
-        return f"environment {self._first + env}" + (f", agent {self.agents[agent]!r}" if self.agents else "")
+    def require_finite_rows(self, what: str, rows: Array, columns: Array, when: str) -> None:
+        """Likewise for rows `[..., n, *]` of these columns."""
+        if np.isfinite(rows).all():
+            return
+        place = np.argwhere(~np.isfinite(rows))[0]
+        value = rows[tuple(place)]
+        number = "reward" if what == "reward" else f"observation{self.written.names[place[-1]]}"
+        remedy = ", or `observe` does not write it" if what == "observation" and np.isnan(value) else ""
+        env, agent = divmod(int(columns[place[-2]]), self.num_agents)
+        who = f"environment {self._first + env}" + (f", agent {self.agents[agent]!r}" if self.agents else "")
+        raise self.failure(when, f"the {what} of {who}: {number} is {value}{remedy}")
 
     def _arrays(self) -> dict[str, Array]:
         """The whole state, `[E, ...]` each."""

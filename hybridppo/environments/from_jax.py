@@ -23,32 +23,41 @@ class JaxEnvironment:
     kept before the reset.
 
     Args:
-        env: a single environment: `reset(key)`, `step(state, action)`, `observation_size`, `action_size`.
+        env: the environment, or the name by which the library makes one.
         num_envs: number of copies.
-        episode_length: as for `Brax`.
-        action_repeat: as for `Brax`.
-        key: as for `Brax`.
-        device: as for `Brax`.
-        wrap_reset: wraps an environment that ends its episodes so that it resets itself.
+        episode_length: steps after which an episode is truncated; None for the library's default, or 1,000.
+        action_repeat: how often each action is taken in one step; None for the library's default, or 1.
+        key: key of the agent's observations, if they are a dict.
+        device: "cpu", "cuda" or "cuda:1"; None for JAX's choice.
+        **options: for the function of the library that makes the environment.
 
     Raises:
         ValueError: if observations are not vectors, or lack the key.
     """
+
+    _library: Callable[[], tuple[Any, ...]]
+    """Gives the functions that make an environment and its defaults by a name, and the wrapper that resets itself."""
 
     def __init__(
         self,
         env: Any,
         num_envs: int,
         *,
-        episode_length: int,
-        action_repeat: int,
-        key: str,
-        device: str | None,
-        wrap_reset: Callable[[Any], Any],
+        episode_length: int | None = None,
+        action_repeat: int | None = None,
+        key: str = "state",
+        device: str | None = None,
+        **options: Any,
     ) -> None:
         import jax
         from brax.envs.wrappers.training import EpisodeWrapper, VmapWrapper
 
+        make, defaults_of, wrap_reset = self._library()
+        defaults: Any = {}
+        if isinstance(env, str):
+            env, defaults = make(env, **options), defaults_of(env)
+        length = episode_length if episode_length is not None else int(defaults.get("episode_length", 1000))
+        repeat = action_repeat if action_repeat is not None else int(defaults.get("action_repeat", 1))
         self._jax, self.num_envs = jax, num_envs
         size = env.observation_size
         self._key = key if isinstance(size, dict) else None
@@ -61,7 +70,7 @@ class JaxEnvironment:
         self.single_action_space: gym.Space[Any] = gym.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         self._place = _jax_device(jax, device)
         self.device: torch.device = _tensor(jax.device_put(jax.numpy.zeros(1), self._place)).device
-        wrapped = wrap_reset(KeepsFinals(EpisodeWrapper(VmapWrapper(env), episode_length, action_repeat)))
+        wrapped = wrap_reset(KeepsFinals(EpisodeWrapper(VmapWrapper(env), length, repeat)))
         self._reset, self._step = jax.jit(wrapped.reset), jax.jit(wrapped.step)
         self._seed, self._state = 0, cast(Any, None)
 
@@ -90,106 +99,40 @@ class JaxEnvironment:
         return _tensor(observations if self._key is None else observations[self._key])
 
     def get_state(self) -> dict[str, Tensor]:
-        """All arrays of the state, by number; as bytes if torch lacks their type."""
-        leaves = self._jax.tree.leaves(self._state)
-        return {f"{i:04}": _tensor(self._plain(leaf)) for i, leaf in enumerate(leaves)}
+        """The bytes of all arrays of the state, by number: torch lacks some of their types."""
+        leaves = map(np.ascontiguousarray, self._jax.tree.leaves(self._state))
+        return {f"{i:04}": torch.tensor(leaf.reshape(-1).view(np.uint8)) for i, leaf in enumerate(leaves)}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Restore the result of `get_state`."""
         leaves, tree = self._jax.tree.flatten(self._state)
-        found = [self._as(leaf, state[f"{i:04}"]) for i, leaf in enumerate(leaves)]
+        found = [
+            self._jax.device_put(state[f"{i:04}"].numpy().view(leaf.dtype).reshape(leaf.shape), self._place)
+            for i, leaf in enumerate(leaves)
+        ]
         self._state = self._jax.tree.unflatten(tree, found)
-
-    def _plain(self, leaf: Any) -> Any:
-        """An array as a type that torch and files support."""
-        jnp, array = self._jax.numpy, self._jax.numpy.asarray(leaf)
-        kinds = {"bool": jnp.uint8, "uint32": jnp.int32, "uint16": jnp.int16}
-        kind = kinds.get(str(array.dtype))
-        if kind is None:
-            return array
-        return array.astype(kind) if kind is jnp.uint8 else self._jax.lax.bitcast_convert_type(array, kind)
-
-    def _as(self, leaf: Any, tensor: Tensor) -> Any:
-        """A tensor as an array of a leaf's type."""
-        dtype = self._jax.numpy.asarray(leaf).dtype
-        array = self._jax.dlpack.from_dlpack(tensor.clone())
-        if array.dtype == dtype:
-            return array
-        return array.astype(dtype) if str(dtype) == "bool" else self._jax.lax.bitcast_convert_type(array, dtype)
 
 
 class Brax(JaxEnvironment):
-    """An environment of Brax.
+    """An environment of Brax. A name and `options`, such as `backend`, are for `brax.envs.get_environment`."""
 
-    Args:
-        env: a name for `brax.envs.get_environment`, or an environment.
-        num_envs: number of copies.
-        episode_length: steps after which an episode is truncated.
-        action_repeat: how often each action is taken in one step.
-        key: key of the agent's observations, if they are a dict.
-        device: "cpu", "cuda" or "cuda:1"; None for JAX's choice.
-        **options: for `brax.envs.get_environment`, such as `backend`.
-    """
-
-    def __init__(
-        self,
-        env: Any,
-        num_envs: int,
-        *,
-        episode_length: int = 1000,
-        action_repeat: int = 1,
-        key: str = "state",
-        device: str | None = None,
-        **options: Any,
-    ) -> None:
+    @staticmethod
+    def _library() -> tuple[Any, ...]:
         from brax import envs
         from brax.envs.wrappers.training import AutoResetWrapper
 
-        made = envs.get_environment(env, **options) if isinstance(env, str) else env
-        super().__init__(
-            made, num_envs, episode_length=episode_length, action_repeat=action_repeat, key=key, device=device,
-            wrap_reset=AutoResetWrapper,
-        )  # fmt: skip
+        return envs.get_environment, lambda name: {}, AutoResetWrapper
 
 
 class Playground(JaxEnvironment):
-    """An environment of MuJoCo Playground.
+    """An environment of MuJoCo Playground. A name and `options`, as `config_overrides`, are for `registry.load`."""
 
-    Args:
-        env: a name for `mujoco_playground.registry.load`, or an environment.
-        num_envs: number of copies.
-        episode_length: as for `Brax`; None for Playground's default.
-        action_repeat: as for `Brax`; None for Playground's default.
-        key: as for `Brax`.
-        device: as for `Brax`.
-        **options: for `registry.load`, such as `config_overrides`.
-    """
-
-    def __init__(
-        self,
-        env: Any,
-        num_envs: int,
-        *,
-        episode_length: int | None = None,
-        action_repeat: int | None = None,
-        key: str = "state",
-        device: str | None = None,
-        **options: Any,
-    ) -> None:
+    @staticmethod
+    def _library() -> tuple[Any, ...]:
         from mujoco_playground import registry
         from mujoco_playground._src.wrapper import BraxAutoResetWrapper
 
-        if isinstance(env, str):
-            config = registry.get_default_config(env)
-            env = registry.load(env, **options)
-        else:
-            config = {}
-        length = episode_length if episode_length is not None else int(config.get("episode_length", 1000))
-        repeat = action_repeat if action_repeat is not None else int(config.get("action_repeat", 1))
-        super().__init__(
-            env, num_envs, episode_length=length, action_repeat=repeat, key=key, device=device,
-            wrap_reset=BraxAutoResetWrapper,
-        )  # fmt: skip
+        return registry.load, registry.get_default_config, BraxAutoResetWrapper
 
 
 class KeepsFinals:

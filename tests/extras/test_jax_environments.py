@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jax import random
 from ppo_settings import ppo_config
 
-from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.tensors import Brax, Playground
 
 pytestmark = pytest.mark.extras
@@ -87,7 +87,7 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make = partial(Brax, Counting(0.9), 8, episode_length=5)
     options: dict[str, Any] = {"total_steps": 4 * 64, "seed": 0, "config": CONFIG, "progress": False}
     expected = hybridppo.train(make, run_dir=tmp_path / "expected", **options)
-    interrupt_at_call(monkeypatch, Categorical, "sample", 21)
+    interrupt_at_call(monkeypatch, DiagonalGaussian, "sample", 21)
     assert hybridppo.train(make, run_dir=tmp_path / "run", on_interrupt="return", **options).interrupted
     result = hybridppo.resume(tmp_path / "run", env=make, progress=False)
     for name, tensor in expected.agent.state()[0].items():

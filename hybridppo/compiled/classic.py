@@ -12,23 +12,23 @@ from hybridppo.compiled.definition import Definition, environment
 from hybridppo.compiled.random_numbers import uniform
 from hybridppo.errors import EnvError, shown
 
-CARTPOLE_GRAVITY = 9.8
-POLE_MASS = 0.1
-TOTAL_MASS = POLE_MASS + 1.0
-HALF_LENGTH = 0.5
-MASS_LENGTH = POLE_MASS * HALF_LENGTH
-CARTPOLE_FORCE = 10.0
-CARTPOLE_SECONDS = 0.02
-"""Seconds between two steps."""
-LARGEST_ANGLE = 12 * 2 * math.pi / 360
-FURTHEST = 2.4
 
-CARTPOLE_HIGH = np.array([FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf], dtype=np.float32)
+def box(*high: Any, low: Any = None) -> Box:
+    """A space of float32 from `low`, or else from `-high`, to `high`."""
+    top = np.array(high, np.float32)
+    return Box(-top if low is None else np.array(low, np.float32), top, dtype=np.float32)
+
+
+CARTPOLE_GRAVITY, CARTPOLE_FORCE, CARTPOLE_SECONDS = 9.8, 10.0, 0.02
+POLE_MASS, HALF_LENGTH = 0.1, 0.5
+TOTAL_MASS, MASS_LENGTH = POLE_MASS + 1.0, POLE_MASS * HALF_LENGTH
+FURTHEST, LARGEST_ANGLE = 2.4, 12 * 2 * math.pi / 360
+CARTPOLE_OBSERVATIONS = box(FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf)
 
 
 @environment(
     state={"x": np.float64, "x_speed": np.float64, "angle": np.float64, "angle_speed": np.float64},
-    observation_space=Box(-CARTPOLE_HIGH, CARTPOLE_HIGH, dtype=np.float32),
+    observation_space=CARTPOLE_OBSERVATIONS,
     action_space=Discrete(2),
     episode_length=500,
 )
@@ -71,7 +71,6 @@ FASTEST_1, FASTEST_2 = 4 * math.pi, 9 * math.pi
 ACROBOT_SECONDS = 0.2
 LENGTH, CENTRE, MASS, INERTIA, ACROBOT_GRAVITY = 1.0, 0.5, 1.0, 1.0, 9.8
 """Length, mass and inertia of both links."""
-ACROBOT_HIGH = np.array([1.0, 1.0, 1.0, 1.0, FASTEST_1, FASTEST_2], dtype=np.float32)
 
 
 def accelerations(angle_1: float, angle_2: float, speed_1: float, speed_2: float, torque: float) -> Any:
@@ -103,7 +102,7 @@ def wrapped(angle: float) -> float:
 
 @environment(
     state={"angle_1": np.float64, "angle_2": np.float64, "speed_1": np.float64, "speed_2": np.float64},
-    observation_space=Box(-ACROBOT_HIGH, ACROBOT_HIGH, dtype=np.float32),
+    observation_space=box(1.0, 1.0, 1.0, 1.0, FASTEST_1, FASTEST_2),
     action_space=Discrete(3),
     episode_length=500,
 )
@@ -152,11 +151,7 @@ CAR_FORCE, CAR_GRAVITY = 0.001, 0.0025
 
 @environment(
     state={"place": np.float64, "speed": np.float64},
-    observation_space=Box(
-        np.array([CAR_LEFT, -CAR_FASTEST], dtype=np.float32),
-        np.array([CAR_RIGHT, CAR_FASTEST], dtype=np.float32),
-        dtype=np.float32,
-    ),
+    observation_space=box(CAR_RIGHT, CAR_FASTEST, low=[CAR_LEFT, -CAR_FASTEST]),
     action_space=Discrete(3),
     episode_length=200,
 )
@@ -186,19 +181,12 @@ class MountainCar:
 
 
 CAR_2_LEFT, CAR_2_RIGHT, CAR_2_FASTEST = np.float32(-1.2), np.float32(0.6), np.float32(0.07)
-CAR_2_GOAL = np.float32(0.45)
-POWER = np.float32(0.0015)
-CAR_2_GRAVITY = 0.0025
-NOTHING, CAR_2_MOST = np.float32(0.0), np.float32(1.0)
+CAR_2_GOAL, POWER, NOTHING, CAR_2_MOST = np.float32(0.45), np.float32(0.0015), np.float32(0.0), np.float32(1.0)
 
 
 @environment(
     state={"place": np.float32, "speed": np.float32},
-    observation_space=Box(
-        np.array([CAR_2_LEFT, -CAR_2_FASTEST], dtype=np.float32),
-        np.array([CAR_2_RIGHT, CAR_2_FASTEST], dtype=np.float32),
-        dtype=np.float32,
-    ),
+    observation_space=box(CAR_RIGHT, CAR_FASTEST, low=[CAR_LEFT, -CAR_FASTEST]),
     action_space=Box(-1.0, 1.0, (1,), np.float32),
     episode_length=999,
 )
@@ -216,7 +204,7 @@ class MountainCarContinuous:
         """Push the car."""
         force = min(max(action[0], -CAR_2_MOST), CAR_2_MOST)
         speed = state.speed + (
-            force * POWER - np.float32(CAR_2_GRAVITY * math.cos(np.float64(np.float32(3.0) * state.place)))
+            force * POWER - np.float32(CAR_GRAVITY * math.cos(np.float64(np.float32(3.0) * state.place)))
         )
         speed = min(max(speed, -CAR_2_FASTEST), CAR_2_FASTEST)
         place = min(max(state.place + speed, CAR_2_LEFT), CAR_2_RIGHT)
@@ -232,16 +220,13 @@ class MountainCarContinuous:
         out[0], out[1] = state.place, state.speed
 
 
-PENDULUM_FASTEST = 8.0
-PENDULUM_MOST = np.float32(2.0)
-PENDULUM_GRAVITY, PENDULUM_SECONDS = 10.0, 0.05
-THREE, TORQUE_COST = np.float32(3.0), np.float32(0.001)
-PENDULUM_HIGH = np.array([1.0, 1.0, PENDULUM_FASTEST], dtype=np.float32)
+PENDULUM_FASTEST, PENDULUM_GRAVITY, PENDULUM_SECONDS = 8.0, 10.0, 0.05
+PENDULUM_MOST, THREE, TORQUE_COST = np.float32(2.0), np.float32(3.0), np.float32(0.001)
 
 
 @environment(
     state={"angle": np.float64, "speed": np.float64},
-    observation_space=Box(-PENDULUM_HIGH, PENDULUM_HIGH, dtype=np.float32),
+    observation_space=box(1.0, 1.0, PENDULUM_FASTEST),
     action_space=Box(-2.0, 2.0, (1,), np.float32),
     episode_length=200,
 )
@@ -271,17 +256,15 @@ class Pendulum:
         out[0], out[1], out[2] = np.cos(state.angle), np.sin(state.angle), state.speed
 
 
-CLASSIC = "gymnasium.envs.classic_control"
-WRITTEN_HERE = {
-    f"{CLASSIC}.cartpole:CartPoleEnv": "hybridppo.compiled.classic:CartPole",
-    f"{CLASSIC}.acrobot:AcrobotEnv": "hybridppo.compiled.classic:Acrobot",
-    f"{CLASSIC}.mountain_car:MountainCarEnv": "hybridppo.compiled.classic:MountainCar",
-    f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": (
-        "hybridppo.compiled.classic:MountainCarContinuous"
-    ),
-    f"{CLASSIC}.pendulum:PendulumEnv": "hybridppo.compiled.classic:Pendulum",
+_CLASSIC = "gymnasium.envs.classic_control"
+WRITTEN_HERE: dict[str, Any] = {
+    f"{_CLASSIC}.cartpole:CartPoleEnv": CartPole,
+    f"{_CLASSIC}.acrobot:AcrobotEnv": Acrobot,
+    f"{_CLASSIC}.mountain_car:MountainCarEnv": MountainCar,
+    f"{_CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": MountainCarContinuous,
+    f"{_CLASSIC}.pendulum:PendulumEnv": Pendulum,
 }
-"""Entry points of gymnasium's environments, with those of their compiled forms."""
+"""The compiled forms of gymnasium's environments by their entry points."""
 
 
 def compiled_form(source: Any) -> Definition:
@@ -293,13 +276,21 @@ def compiled_form(source: Any) -> Definition:
     """
     if isinstance(source, Definition):
         return source
+    ids = sorted(spec.id for spec in gym.registry.values() if spec.entry_point in [*WRITTEN_HERE])
+    remedy = (
+        f"there is one of {', '.join(ids)}, and of what hybridppo.compiled.environment makes (docs/compiled.md); "
+        "leave vectorization='compiled' out for the others"
+    )
     if not isinstance(source, str):
-        name = getattr(source, "__qualname__", shown(source))
-        raise EnvError(f"{name} has no compiled form: {_remedy()}")
+        raise EnvError(f"{getattr(source, '__qualname__', shown(source))} has no compiled form: {remedy}")
     spec = gym.spec(source)
-    definition = _entry_point(spec.entry_point)
-    if definition is None:
-        raise EnvError(f"environment {source!r} has no compiled form: {_remedy()}")
+    entry: Any = spec.entry_point
+    of_gymnasium = WRITTEN_HERE.get(entry) if isinstance(entry, str) else None
+    if of_gymnasium is None and isinstance(entry, str):
+        entry = gym.envs.registration.load_env_creator(entry)
+    definition = entry if of_gymnasium is None else of_gymnasium
+    if not isinstance(definition, Definition):
+        raise EnvError(f"environment {source!r} has no compiled form: {remedy}")
     if spec.kwargs or spec.additional_wrappers:
         what = f"the arguments {spec.kwargs}" if spec.kwargs else "wrappers"
         raise EnvError(
@@ -307,19 +298,5 @@ def compiled_form(source: Any) -> Definition:
             "vectorization='compiled' out"
         )
     # Of gymnasium's own, only the id has a limit.
-    limits = spec.max_episode_steps, 0 if spec.entry_point in [*WRITTEN_HERE] else definition.episode_length
+    limits = spec.max_episode_steps, definition.episode_length if of_gymnasium is None else 0
     return replace(definition, name=source, episode_length=min(filter(None, limits), default=0))
-
-
-def _entry_point(entry_point: Any) -> Definition | None:
-    if isinstance(entry_point, str):
-        entry_point = gym.envs.registration.load_env_creator(WRITTEN_HERE.get(entry_point, entry_point))
-    return entry_point if isinstance(entry_point, Definition) else None
-
-
-def _remedy() -> str:
-    ids = sorted(spec.id for spec in gym.registry.values() if spec.entry_point in [*WRITTEN_HERE])
-    return (
-        f"there is one of {', '.join(ids)}, and of what hybridppo.compiled.environment makes (docs/compiled.md); "
-        "leave vectorization='compiled' out for the others"
-    )

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,16 +72,6 @@ HELD = "cuda.shared.array(1, STATE)[0]"
 an array."""
 SIMULATED = "cuda.shared.array(1, STATE).view(np.recarray)[0]"
 """The same in Python, where records have no fields without a view."""
-
-
-class Launcher(Protocol):
-    """Launches kernels on one device."""
-
-    def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
-        """A tensor of the device as an argument of kernels, without a copy; with a type, its bytes as records."""
-
-    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """Put a kernel into this thread's current stream, without waiting."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +179,14 @@ class CudaLauncher:
         self._path = Path(str(self._module.__file__))
         self._configured: dict[tuple[str, int, int, int], Any] = {}
 
-    def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:  # noqa: D102 - as in the protocol
+    def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
+        """A tensor of the device as an argument of kernels, without a copy; with a type, its bytes as records."""
         with self._selected():
             array = self._cuda.as_cuda_array(tensor)
             return array if dtype is None else array.view(dtype)
 
-    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:  # noqa: D102
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
+        """Put a kernel into this thread's current stream, without waiting."""
         from numba.core.errors import NumbaError
 
         from hybridppo.system.devices import accelerator_of
@@ -248,10 +240,5 @@ def _numba_cuda(device: torch.device) -> Any:
     return cuda
 
 
-LAUNCHERS: dict[str, Callable[[Definition, torch.device], Launcher]] = {"cuda": CudaLauncher}
+LAUNCHERS: dict[str, Callable[[Definition, torch.device], CudaLauncher]] = {"cuda": CudaLauncher}
 """Launchers by the type of the device; on other devices, the host steps compiled environments."""
-
-
-def launcher_of(definition: Definition, device: torch.device) -> Launcher:
-    """A launcher of a definition's kernels for a device."""
-    return LAUNCHERS[device.type](definition, device)

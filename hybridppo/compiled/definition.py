@@ -193,7 +193,7 @@ def environment(
             cast("gym.spaces.Box", observation_space),
             cast("gym.spaces.Discrete", action_space),
             episode_length,
-            {"end": _never, **functions} if kinds else functions,
+            {**functions, "end": functions.get("end", _never)} if kinds else functions,
             kinds,
             phases,
             cast("gym.spaces.Box | None", state_space),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
+from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, shape_of
 from hybridppo.compiled.kernels import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.rollouts.on_device import DeviceRollout
@@ -63,7 +63,7 @@ class EnvironmentsOnDevice:
         definition = environments.definition
         self.host, self.distribution, self.device, self.num_steps = environments, distribution, device, num_steps
         self.accelerator = accelerator_of(device)
-        self._launcher = launcher = launcher_of(definition, device)
+        self._launcher = launcher = LAUNCHERS[device.type](definition, device)
         self._shape = shape_of(definition)
         self.rollout = _rollout(environments, num_steps, distribution.output_size, device)
         num_envs, columns = len(environments.states), environments.num_envs

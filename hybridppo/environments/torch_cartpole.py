@@ -6,21 +6,17 @@
 Each step is that of gymnasium (Barto, Sutton and Anderson, 1983); starts come from other random numbers.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
-GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, SECONDS = 9.8, 0.1, 1.1, 0.5, 10.0, 0.02
-MASS_LENGTH = POLE_MASS * HALF_LENGTH
-FURTHEST, LARGEST_ANGLE = 2.4, 12 * 2 * math.pi / 360
+from hybridppo.compiled import classic
+
 NUM_STARTS = 2**16
 """Number of different starts; each episode begins with one of them."""
-
-HIGH = np.array([FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf], dtype=np.float32)
 
 
 class TorchCartPole:
@@ -33,7 +29,7 @@ class TorchCartPole:
         dtype: type of the computation; gymnasium uses float64. Observations are always float32.
     """
 
-    single_observation_space = Box(-HIGH, HIGH, dtype=np.float32)
+    single_observation_space = classic.CARTPOLE_OBSERVATIONS
     single_action_space = Discrete(2)
 
     def __init__(
@@ -65,23 +61,17 @@ class TorchCartPole:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Make a step by Euler's method."""
-        x, x_speed, angle, angle_speed = self.state.unbind(1)
-        force = torch.where(actions == 1, FORCE, -FORCE).to(self.state.dtype)
+        _, x_speed, angle, angle_speed = self.state.unbind(1)
+        force = torch.where(actions == 1, classic.CARTPOLE_FORCE, -classic.CARTPOLE_FORCE).to(self.state.dtype)
         cos, sin = angle.cos(), angle.sin()
-        push = (force + MASS_LENGTH * angle_speed.square() * sin) / TOTAL_MASS
-        turn = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cos.square() / TOTAL_MASS))
-        acceleration = push - MASS_LENGTH * turn * cos / TOTAL_MASS
-        after = torch.stack(
-            (
-                x + SECONDS * x_speed,
-                x_speed + SECONDS * acceleration,
-                angle + SECONDS * angle_speed,
-                angle_speed + SECONDS * turn,
-            ),
-            1,
-        )
+        push = (force + classic.MASS_LENGTH * angle_speed.square() * sin) / classic.TOTAL_MASS
+        inertia = classic.HALF_LENGTH * (4.0 / 3.0 - classic.POLE_MASS * cos.square() / classic.TOTAL_MASS)
+        turn = (classic.CARTPOLE_GRAVITY * sin - cos * push) / inertia
+        acceleration = push - classic.MASS_LENGTH * turn * cos / classic.TOTAL_MASS
+        change = torch.stack((x_speed, acceleration, angle_speed, turn), 1)
+        after = self.state + classic.CARTPOLE_SECONDS * change
         self._steps += 1
-        terminated = (after[:, 0].abs() > FURTHEST) | (after[:, 2].abs() > LARGEST_ANGLE)
+        terminated = (after[:, 0].abs() > classic.FURTHEST) | (after[:, 2].abs() > classic.LARGEST_ANGLE)
         truncated = self._steps >= self._length
         ended = terminated | truncated
         self._episodes += ended

@@ -250,7 +250,7 @@ class Search:
         if quick is None:
             return False
         self.best = quick
-        run = self._iterations * quick.iteration
+        run = quick.seconds_of_run(self.limits.total_steps)
         self._budget = PLANNED * min(MAX_SECONDS, MAX_SHARE * run)
         spent = time.perf_counter() - self._start
         if self._budget < max(ITERATIONS * smallest * quick.iteration, min(spent, 0.1)):
@@ -262,11 +262,6 @@ class Search:
         if self._share > smallest:  # else a second trial would be as short, and the others need the time
             self.best = self._try(self.baseline, self._slot, self._share) or quick
         return True
-
-    @property
-    def _iterations(self) -> int:
-        """Iterations of the run."""
-        return max(1, round(self.limits.total_steps / self.best.steps))
 
     def _try(self, candidate: Candidate, seconds: float, share: float, deadline: float = math.inf) -> Trial | None:
         try:
@@ -298,8 +293,8 @@ class Search:
             return False
         trial = self._try(candidate, self._slot, self._share, time.perf_counter() + left)
         self._is_awake = self._is_awake or candidate.device != "cpu"
-        iterations = self._iterations
-        if trial is None or trial.run(iterations) * (1.0 + MARGIN) >= self.best.run(iterations):
+        steps = self.limits.total_steps
+        if trial is None or trial.seconds_of_run(steps) * (1.0 + MARGIN) >= self.best.seconds_of_run(steps):
             return False
         self.best = trial
         return True

@@ -100,9 +100,9 @@ class Trial:
         """Environment steps a second."""
         return self.steps / self.iteration
 
-    def run(self, iterations: int) -> float:
-        """Seconds of a whole run."""
-        return self.start + iterations * self.iteration
+    def seconds_of_run(self, env_steps: int) -> float:
+        """Seconds of a run of so many environment steps, with the start of the worker processes."""
+        return self.start + max(1, round(env_steps / self.steps)) * self.iteration
 
     def to_json(self) -> dict[str, Any]:
         """The trial, as JSON can hold it."""

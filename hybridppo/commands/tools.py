@@ -319,11 +319,6 @@ class Placements(Command):
     num_workers: int | None = None
     """Processes that step the environments; None for every number that may pay off."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
-    distributed: bool = False
-    """Compare the ways to distribute instead (docs/distributed.md), each trained for some seconds. This takes a minute
-    or more, because it starts learners, and Ray if it is installed."""
-    address: str | None = None
-    """Address of a running Ray cluster, auto or HOST:PORT, for --distributed."""
     seconds: float = 1.0
     """Seconds of training under each placement, after a warm-up."""
     json: bool = False
@@ -336,10 +331,6 @@ class Placements(Command):
         """Measure, and print the table."""
         from hybridppo.tools.compare import as_markdown, compare_placements
 
-        if self.address is not None and not self.distributed:
-            raise ConfigurationError("--address is for --distributed: give both, or neither")
-        if self.num_workers is not None and self.distributed:
-            raise ConfigurationError("--num-workers cannot be used with --distributed: leave it out")
         options = self.arguments("env_id", "environment", "json")
         comparison = compare_placements(self.env_id, options=self.environment, **options)
         print(as_json(comparison).rstrip() if self.json else as_markdown(comparison))

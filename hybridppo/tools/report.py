@@ -8,7 +8,6 @@ Both only read the run's files, on this machine or on a shared disk.
 
 import base64
 import io
-import itertools
 import math
 import shutil
 import statistics
@@ -20,6 +19,8 @@ from dataclasses import MISSING
 from html import escape
 from pathlib import Path
 from typing import Any, TextIO
+
+import numpy as np
 
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
@@ -106,7 +107,7 @@ def page(run: Run) -> str:
 def _cards(run: Run, result: dict[str, Any] | None) -> str:
     last = run.lines[-1]
     steps, seconds, goal = last["env_steps"], last["seconds"], run.config["total_steps"]
-    cards = {
+    cards: dict[str, Any] = {
         ", ".join(filter(None, ("return, last 100 episodes", each.policy))): each.lines[-1].get("episode_return_mean")
         for each in by_policy(run)
     }
@@ -118,10 +119,7 @@ def _cards(run: Run, result: dict[str, Any] | None) -> str:
         "steps a second": steps / seconds if seconds else None,
         "state": "finished" if result else f"{min(1.0, steps / goal):.0%} of {goal:,} steps",
     }
-    texts = {
-        name: shown_number(float(value)) if is_number(value) and value is not None else _text(value)
-        for name, value in cards.items()
-    }
+    texts = {name: shown_number(value) if is_number(value) else _text(value) for name, value in cards.items()}
     return "\n".join(
         f'<div class="card"><span class="soft">{escape(name)}</span><b>{escape(text)}</b></div>'
         for name, text in texts.items()
@@ -301,10 +299,12 @@ def frame(config: dict[str, Any], lines: Sequence[dict[str, Any]], width: int, i
 
 def _numbers_shown(config: dict[str, Any], lines: Sequence[dict[str, Any]], room: int) -> list[str]:
     last, recent, goal = lines[-1], lines[-RECENT:], config["total_steps"]
-    steps = last["env_steps"]
-    rate = sum(line.get("steps_per_second") or 0.0 for line in recent) / len(recent)
-    left = max(0.0, goal - steps) / rate if rate else float("inf")
-    share = min(1.0, steps / goal)
+
+    def mean(name: str) -> float:
+        return statistics.fmean(line.get(name) or 0.0 for line in recent)
+
+    steps, rate = last["env_steps"], mean("steps_per_second")
+    left, share = max(0.0, goal - steps) / rate if rate else math.inf, min(1.0, steps / goal)
     shown = [
         f"{('#' * round(share * room)).ljust(room, '.')} {share:4.0%} {shown_clock(left)} left",
         f"{steps:,} of {goal:,} steps, iteration {last['iteration']:,}, {shown_clock(last['seconds'])}",
@@ -316,17 +316,15 @@ def _numbers_shown(config: dict[str, Any], lines: Sequence[dict[str, Any]], room
         values = [float(line[name]) for line in lines if line.get(name) is not None]
         shown.append(f"{label[:10]:<10}{shown_number(values[-1]) if values else '-':>12}  {_line_of(values, room)}")
     shown += ["", f"an iteration, mean of the last {len(recent)}:"]
-    means = {phase: sum(line.get(f"seconds_{phase}") or 0.0 for line in recent) / len(recent) for phase in PHASES}
+    means = {phase: mean(f"seconds_{phase}") for phase in PHASES}
     whole = max(sum(means.values()) - means["overlapped"], means["overlapped"]) or 1.0
-    shown += [f"{phase:<10}{1e3 * seconds:>9.2f} ms {seconds / whole:4.0%}" for phase, seconds in means.items()]
-    return shown
+    return shown + [f"{phase:<10}{1e3 * seconds:>9.2f} ms {seconds / whole:4.0%}" for phase, seconds in means.items()]
 
 
 def _line_of(values: Sequence[float], room: int) -> str:
     """A curve of means of neighbours, scaled between the lowest and the highest."""
-    count = min(room, len(values))
-    ends = [number * len(values) // count for number in range(count + 1)] if count else []
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    scale = (len(LEVELS) - 1) / (high - low) if high > low else 0.0
-    return "".join(LEVELS[round((mean - low) * scale)] for mean in means)
+    if not values:
+        return ""
+    means = np.array([part.mean() for part in np.array_split(values, min(room, len(values)))])
+    heights = (len(LEVELS) - 1) * (means - means.min()) / (np.ptp(means) or 1.0)
+    return "".join(LEVELS[round(height)] for height in heights)

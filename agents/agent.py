@@ -27,7 +27,7 @@ from hybridppo.errors import BadValueError, CheckpointError, ConfigurationError,
 from hybridppo.networks.modes import depend_on_training, float32_products, noise_from
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
-from hybridppo.placements.placement import Counters, Crossing, TorchRecurrentActor, torch_actor
+from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.kinds import first_of

@@ -32,7 +32,7 @@ def run_hybridppo(
     """A turn of this library; `changes` apply to the configuration."""
     import hybridppo
     from hybridppo.auto.auto import PlacementOptions
-    from hybridppo.placements.by_name import TAKE_DEVICES
+    from hybridppo.placements.placement import TAKE_DEVICES
 
     try:
         chosen = PlacementOptions(

@@ -73,7 +73,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
     else:
         import hybridppo
         from hybridppo.auto.auto import PlacementOptions
-        from hybridppo.placements.by_name import TAKE_DEVICES
+        from hybridppo.placements.placement import TAKE_DEVICES
 
         def read(metrics: dict[str, Any]) -> None:
             if metrics["iteration"] >= iterations:

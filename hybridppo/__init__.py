@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from hybridppo.evaluating import evaluate_policies as evaluate_policies
     from hybridppo.loading import load as load
     from hybridppo.loading import load_policies as load_policies
-    from hybridppo.placements.migrating import Migrating as Migrating
-    from hybridppo.placements.mirrored import Mirrored as Mirrored
+    from hybridppo.placements.placement import Migrating as Migrating
+    from hybridppo.placements.placement import Mirrored as Mirrored
     from hybridppo.placements.placement import Placement as Placement
-    from hybridppo.placements.single_device import SingleDevice as SingleDevice
+    from hybridppo.placements.placement import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
     from hybridppo.self_play import round_robin as round_robin

@@ -15,8 +15,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.learners import MultiLearnerStrategy, join_store
 from hybridppo.environments.packages import import_modules, source_here
-from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import Placement, placement_from_settings
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
 from hybridppo.self_play import with_self_play

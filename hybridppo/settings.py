@@ -32,8 +32,8 @@ from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, meant_by, shown, shown_name
-from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import settings_of_result as placement_settings_of_result
 from hybridppo.reporting.callbacks import Callback
 from hybridppo.reporting.loggers import logger_names
 from hybridppo.run_directory.checkpoints import Checkpoint

@@ -66,8 +66,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.loading import SavedAgent, given_policies, go_on, new_agent, put_networks, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
-from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import Placement, placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Callbacks, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.reporting.progress import ProgressOfTraining

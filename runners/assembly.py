@@ -15,7 +15,8 @@ from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements.placement import Placement, available_device
+from hybridppo.placements.crossing import available_device
+from hybridppo.placements.placement import Placement
 from hybridppo.runners.lagging_sampler import LaggingSampler
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, Workers

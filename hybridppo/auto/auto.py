@@ -20,11 +20,14 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements.by_name import placement_from_settings, require_devices
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import (
+    Migrating,
+    Mirrored,
+    Placement,
+    SingleDevice,
+    placement_from_settings,
+    require_devices,
+)
 from hybridppo.system.devices import is_cuda_awake, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
 from hybridppo.system.signals import Stopped

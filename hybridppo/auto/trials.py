@@ -17,10 +17,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import float32_products
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Migrating, Mirrored, Placement, SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.system.devices import accelerator_of

@@ -19,8 +19,7 @@ from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
-from hybridppo.placements.by_name import require_devices
-from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import Placement, require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError
 from hybridppo.settings import GROUPS, RunOptions, Settings, changeable_names, fields_of, helps, made

@@ -39,9 +39,7 @@ from hybridppo.environments.packages import source_of, to_send
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
 from hybridppo.interfaces import Agent, agents_of, has_policies
-from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Placement, SingleDevice, placement_from_settings
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_sampler

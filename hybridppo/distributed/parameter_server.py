@@ -31,7 +31,7 @@ from hybridppo.errors import DistributedError, EnvError, EnvStateError, Training
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import float32_products
 from hybridppo.networks.normalization import Moments
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import SingleDevice
 from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.counts import Counts

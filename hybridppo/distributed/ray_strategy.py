@@ -25,8 +25,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, DistributedError, pip_install, shown
 from hybridppo.interfaces import Agent
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler

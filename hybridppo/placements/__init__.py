@@ -7,7 +7,7 @@
     with placement.learning(agent):                 # parameters where the FLOPs are
         metrics = agent.update(placement.to_learner(rollout))
 
-Here: the base of all placements (`base.py`), a file for each placement, and copies between devices (`crossing.py`). No
-other room moves a module or a rollout between devices. Not here: the choice of the fastest placement (`auto/`), and the
-loop (`runners/`). Begin with `base.py`.
+`placement.py` has the placements; `crossing.py` copies between devices, and has the actors that sample by such copies.
+No other package moves a module or a rollout between devices. Not here: the choice of the fastest placement (`auto/`),
+and the loop (`runners/`). Begin with `placement.py`.
 """

@@ -1,385 +1,33 @@
-"""The base of placements: two devices, the actors on them, and every copy between them, counted and timed.
+"""Placements: where the actor samples, where the agent learns, and when parameters cross between them.
 
-Only the actor ever crosses: sampling needs nothing else. Every crossing is counted in `Placement.counters`.
+To add one, write a subclass of `Placement`, and add it to `KINDS` and to `PlacementOptions.resolve`.
 """
 
 import copy
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from threading import Lock
-from typing import Any, ClassVar, cast
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from hybridppo.errors import DeviceError, shown
+from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
-from hybridppo.networks.actors import Network, PoliciesActor, actors_of, arrays_of, exploring_actor_of
-from hybridppo.networks.mlp import twin_of
-from hybridppo.networks.numpy_twin import NumpyPoliciesActor
-from hybridppo.networks.recurrent import cell_of
-from hybridppo.system.devices import accelerator_of, current_cuda_index, num_cuda_devices
-from hybridppo.system.validation import part_of, real, whole
-
-_COUNTING = Lock()
-
-
-@dataclass
-class Counters:
-    """The copies between devices since the placement was made."""
-
-    publishes: int = 0
-    """Copies of the actor's parameters to the sampling device."""
-    bytes_copied: int = 0
-    """The bytes of parameters, rollouts and single observations, in either direction."""
-    seconds_copying: float = 0.0
-    """The seconds of all copies: of the host, or of the GPU if a GPU copies."""
-    seconds_crossing: float = 0.0
-    """The seconds of copies within rollouts, of single observations and the actor's outputs."""
-
-    def add(self, *, num_bytes: int, seconds: float, within_rollout: bool = False, publishes: int = 0) -> None:
-        """Count a copy. The threads of sampler and learner may count at the same time."""
-        with _COUNTING:
-            self.publishes += publishes
-            self.bytes_copied += num_bytes
-            self.seconds_copying += seconds
-            if within_rollout:
-                self.seconds_crossing += seconds
-
-    @property
-    def seconds_between_rollouts(self) -> float:
-        """The seconds of publishes and of copies of rollouts to the learner."""
-        return self.seconds_copying - self.seconds_crossing
-
-
-def available_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it; "cuda" becomes the current CUDA device with its number, and "cpu:0" the CPU.
-
-    A tensor on `cuda` has the device `cuda:0`, and one on `cpu:0` has the device `cpu`. Such names are not equal, and
-    devices are compared with those of tensors.
-
-    Raises:
-        DeviceError: if the machine does not have it, with the remedy; no other device is used instead.
-    """
-    try:
-        resolved = torch.device(device)
-    except (RuntimeError, ValueError, TypeError) as error:  # no name, too large a number, or neither
-        raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
-    if resolved.type == "cpu":
-        return torch.device("cpu")
-    is_cuda, version = resolved.type == "cuda", torch.__version__
-    count = num_cuda_devices() if is_cuda else _num_devices(resolved)
-    devices = "CUDA device(s)" if is_cuda else f"device(s) of type {resolved.type!r}"
-    if count == 0:
-        remedy = (
-            "install a CUDA build of torch and check `nvidia-smi`" if is_cuda else "install what brings it to torch"
-        )
-        raise DeviceError(
-            f"device {str(resolved)!r} was asked for, but torch {version} sees no {devices.replace('(s)', '')}: use "
-            f"placement 'cpu', or {remedy}"
-        )
-    index: int | None = resolved.index  # torch's documentation says it is never None
-    if index is not None and index >= count:
-        raise DeviceError(
-            f"device {str(resolved)!r} was asked for, but this machine has {count} {devices}: use {resolved.type}:0 to "
-            f"{resolved.type}:{count - 1}"
-        )
-    return torch.device("cuda", current_cuda_index()) if is_cuda and index is None else resolved
-
-
-def _num_devices(device: torch.device) -> int:
-    """The number of devices of a type other than CUDA; 0 if torch has no module for it."""
-    try:
-        module = torch.get_device_module(device)
-        return int(module.device_count()) if module.is_available() else 0
-    except (RuntimeError, AttributeError):  # a name without a module, or with one that has no devices
-        return 0
-
-
-def wait_for(*devices: torch.device) -> None:
-    """Wait until the devices have done the work of this thread."""
-    for device in devices:
-        accelerator_of(device).wait()
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. A host tensor is copied from page-locked memory, so that nothing waits for the copy.
-
-    The tensor must not change before the device has made the copy.
-    """
-    accelerator = accelerator_of(device)
-    if accelerator.is_asynchronous and tensor.device.type == "cpu" and not accelerator.is_page_locked(tensor):
-        tensor = accelerator.page_locked(tensor)
-    return tensor.to(device, non_blocking=True)
-
-
-class CopyTimer:
-    """Measures the copies within a context, which are finished at its end.
-
-    On a GPU, the time is that between two events in its stream. It excludes earlier work of the GPU, although the host
-    waits for that, too.
-
-    Args:
-        devices: the devices of the copies.
-        waits: whether the end of the context waits for the copies. If not, read `seconds` after something else has
-            waited.
-    """
-
-    def __init__(self, *devices: torch.device, waits: bool = True) -> None:
-        self._seconds = 0.0
-        self._devices, self._waits = devices, waits
-        self._gpu: Any = next((each for each in map(accelerator_of, devices) if each.is_asynchronous), None)
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of the copies; the device must have made them."""
-        return self._seconds if self._gpu is None else 1e-3 * self._begun.elapsed_time(self._ended)
-
-    def __enter__(self) -> "CopyTimer":
-        if self._gpu is None:
-            self._start = time.perf_counter()
-        else:
-            self._begun, self._ended = self._gpu.timing_event(), self._gpu.timing_event()
-            self._begun.record(self._gpu.current_stream())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is not None:  # a device that has failed would raise a second error
-            return
-        if self._gpu is not None:
-            self._ended.record(self._gpu.current_stream())
-        if self._waits:
-            wait_for(*self._devices)
-        if self._gpu is None:
-            self._seconds = time.perf_counter() - self._start
-
-
-class Crossing:
-    """Copies host arrays to one device and back, and counts them. On the CPU, both directions are views."""
-
-    def __init__(self, device: torch.device, counters: Counters) -> None:
-        self._device = device
-        self._counters = counters
-        self._stream: Any = None
-        self.takes_tensors = False
-        """Whether actors are called with tensors on the device, so that nothing is copied."""
-
-    def use_a_stream_of_its_own(self) -> None:
-        """From now on, use a separate stream within `queue`, so that its work waits for no other work on the device."""
-        self._stream = accelerator_of(self._device).stream()
-
-    def queue(self) -> AbstractContextManager[Any]:
-        """A context in which this thread uses the stream of this object."""
-        return nullcontext() if self._stream is None else accelerator_of(self._device).using(self._stream)
-
-    def to_device(self, array: NDArray[Any]) -> Tensor:
-        """The array as a tensor on the device."""
-        tensor = torch.from_numpy(array)
-        return tensor if self._device.type == "cpu" else self._counted(lambda: tensor.to(self._device))
-
-    def to_host(self, tensor: Tensor) -> NDArray[Any]:
-        """The tensor as an array on the host."""
-        if self._device.type == "cpu":
-            return tensor.numpy()
-        wait_for(self._device)  # computing the array is not part of the copy
-        return self._counted(tensor.cpu).numpy()
-
-    def _counted(self, copy: Callable[[], Tensor]) -> Tensor:
-        """The result of a copy."""
-        start = time.perf_counter()
-        copied = copy()
-        self._count(copied.nbytes, time.perf_counter() - start)
-        return copied
-
-    def _count(self, num_bytes: int, seconds: float) -> None:
-        self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)
-
-    def through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any], into: Tensor | None) -> Tensor:
-        """Copy observations to the device, and copy the outputs of `compute` back. The host waits once.
-
-        Args:
-            compute: from observations on the device to the actor's outputs there.
-            observations: `[N, obs]`.
-            into: the result of the last call, which is overwritten if its shape fits; else None.
-        """
-        rows = torch.from_numpy(observations)
-        if self._device.type == "cpu":
-            return compute(rows)
-        with CopyTimer(self._device, waits=False) as there:
-            moved = rows.to(self._device, non_blocking=True)
-        outputs = compute(moved)
-        if into is None or into.shape != outputs.shape:
-            into = accelerator_of(self._device).page_locked(torch.empty(outputs.shape, dtype=outputs.dtype))
-        with CopyTimer(self._device) as back:
-            into.copy_(outputs, non_blocking=True)
-        self._count(moved.nbytes + outputs.nbytes, there.seconds + back.seconds)
-        return into
-
-
-def sampling_actor(network: nn.Module, crossing: Crossing, version: int) -> SamplingActor:
-    """The fastest form of an actor, with its present parameters on their present device."""
-    form = twin_of(network) if not crossing.takes_tensors else None
-    if form is not None:
-        arrays = arrays_of(network)
-        if all(array.device.type == "cpu" for array in arrays):
-            return form.actor([array.numpy() for array in arrays], version)
-    if isinstance(network, PoliciesActor) and any(map(cell_of, network.actors)):
-        return RememberingPolicies(network, crossing, version)
-    return torch_actor(network, crossing, version)
-
-
-def torch_actor(network: nn.Module, crossing: Crossing, version: int = 0) -> "TorchActor":
-    """The torch form of an actor."""
-    exploring = exploring_actor_of(network)
-    if exploring is not None:
-        return TorchExploringActor(network, crossing, version, exploring)
-    cell = cell_of(network)
-    if cell is None:
-        return TorchActor(network, crossing, version)
-    return TorchRecurrentActor(network, crossing, version, cell.state_size)
-
-
-class TorchActor:
-    """An actor of any torch module on any device; only `crossing` knows the device."""
-
-    def __init__(self, network: nn.Module, crossing: Crossing, version: int = 0) -> None:
-        self.version = version
-        self._network = network
-        self._crossing = crossing
-        self._outputs: Tensor | None = None
-        if network.training:  # a custom network may still be in train()
-            network.eval()
-
-    @torch.no_grad()
-    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """`[N, obs] -> [N, outputs]`."""
-        return self._through(self._network, observations)
-
-    def _through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any]) -> NDArray[Any]:
-        with self._crossing.queue():
-            self._outputs = self._crossing.through(compute, observations, self._outputs)
-            return self._outputs.numpy()
-
-    @torch.no_grad()
-    def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, obs] -> [N, outputs]` for tensors on the network's device, without copies."""
-        with self._crossing.queue():
-            outputs: Tensor = self._network(observations)
-            return outputs
-
-    def addresses(self) -> list[int]:
-        """The addresses of the network's parameters and buffers."""
-        return [tensor.data_ptr() for tensor in (*self._network.parameters(), *self._network.buffers())]
-
-
-class RememberingPolicies(NumpyPoliciesActor):
-    """The actors of several policies, some of them recurrent; also for tensors on their device."""
-
-    def __init__(self, network: PoliciesActor, crossing: Crossing, version: int) -> None:
-        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
-        self._network, self._cells = network, [cell_of(actor) for actor in network.actors]
-        state_sizes = [0 if cell is None else cell.state_size for cell in self._cells]
-        super().__init__(actors, network.agents, network.layouts, state_sizes)
-        self.version = version
-
-    @torch.no_grad()
-    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """As `TorchRecurrentActor.on_device_with`; the state of a policy comes first in its rows, and then zeros."""
-        network, states = self._network, torch.zeros_like(state)
-
-        def act(number: int, rows: Tensor) -> Tensor:
-            actor, cell = network.actors[number], self._cells[number]
-            if cell is None:
-                return cast(Tensor, actor(rows))
-            before = network.rows_of(number, state)[:, : cell.state_size]
-            outputs, after = actor(rows.unsqueeze(0), before, network.rows_of(number, starts).unsqueeze(0))
-            network.put(states, number, after[0])
-            return cast(Tensor, outputs[0])
-
-        return network.outputs_by(act, observations), states
-
-
-class TorchExploringActor(TorchActor):
-    """An actor with state-dependent exploration; its noise matrices are on the device."""
-
-    def __init__(self, network: nn.Module, crossing: Crossing, version: int, exploring: Network) -> None:
-        super().__init__(network, crossing, version)
-        self._exploring, self._size = exploring, exploring.head.out_features
-        self._matrices: torch.Tensor | None = None
-        self.perturbation: NDArray[Any] = np.zeros((0, self._size), np.float32)
-        """The noise that the last call added, `[N, d]`."""
-
-    @torch.no_grad()
-    def explore(self, noise: NDArray[Any]) -> None:
-        """Use standard normal noise `[N, d * L]` for the next calls."""
-        with self._crossing.queue():
-            self._matrices = self._exploring.scaled(self._crossing.to_device(noise))
-
-    @torch.no_grad()
-    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """`[N, obs] -> [N, outputs]`."""
-        if self._matrices is None or len(self._matrices) != len(observations):
-            return super().__call__(observations)
-        everything = self._through(lambda rows: self._network(rows, self._matrices), observations)
-        self.perturbation = everything[:, 2 * self._size :]
-        return everything[:, : 2 * self._size]
-
-
-class TorchRecurrentActor(TorchActor):
-    """A recurrent actor, whose state stays on the device; each call advances it."""
-
-    def __init__(self, network: nn.Module, crossing: Crossing, version: int, state_size: int) -> None:
-        super().__init__(network, crossing, version)
-        self.state_size = state_size
-        self._num_rows = -1
-
-    @property
-    def state(self) -> NDArray[Any]:
-        """`[N, state_size]`, a copy."""
-        with self._crossing.queue():
-            return self._crossing.to_host(self._state).copy()
-
-    @state.setter
-    def state(self, state: NDArray[Any]) -> None:
-        self._num_rows = len(state)
-        with self._crossing.queue():
-            self._state = self._crossing.to_device(state.copy())
-            self._starts = self._crossing.to_device(np.zeros((1, len(state)), np.bool_))
-
-    def forget(self, envs: NDArray[Any]) -> None:
-        """Set the state of some environments, `[N]` bool, to zero."""
-        with self._crossing.queue():
-            self._state = self._state.masked_fill(self._crossing.to_device(envs)[:, None], 0.0)
-
-    @torch.no_grad()
-    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """`[N, obs] -> [N, outputs]`."""
-        if len(observations) != self._num_rows:
-            self.state = np.zeros((len(observations), self.state_size), np.float32)
-        return self._through(self._advance, observations)
-
-    def _advance(self, rows: Tensor) -> Tensor:
-        outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
-        self._state = states[0]
-        first: Tensor = outputs[0]
-        return first
-
-    @torch.no_grad()
-    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and the next state for tensors on the network's device, without copies; the actor keeps no state.
-
-        Args:
-            observations: `[N, obs]`.
-            state: `[N, state_size]`.
-            starts: `[N]` bool, which observations are the first of an episode.
-        """
-        outputs, states = self._network(observations.unsqueeze(0), state, starts.unsqueeze(0))
-        return outputs[0], states[0]
+from hybridppo.networks.actors import actors_of
+from hybridppo.networks.parameters import FlatParameters, bind
+from hybridppo.placements.crossing import (
+    CopyTimer,
+    Counters,
+    Crossing,
+    available_device,
+    moved,
+    sampling_actor,
+    wait_for,
+)
+from hybridppo.system.devices import accelerator_of
+from hybridppo.system.validation import part_of, real, require_bools, require_whole, whole
 
 
 class Placement(ABC):
@@ -481,6 +129,244 @@ class Placement(ABC):
         settings = self.settings()
         del settings["name"]
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
+
+
+class SingleDevice(Placement):
+    """Samples and learns on one device with one set of parameters. On a GPU, observations are copied in every step."""
+
+    name = "single"
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(device, device)
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        yield sampling_actor(agent.actor, self._crossing, agent.version)
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {"name": self.name, "device": str(self.learning_device)}
+
+
+class Migrating(Placement):
+    """Moves the actor to the sampling device for a rollout, and back to learn.
+
+    This is the textbook form, tensor by tensor as in `module.to`, and the reference that mirrors are measured against.
+    `force_copy=True` also moves between equal devices, which tests the move without a GPU.
+    """
+
+    name = "migrate"
+
+    def __init__(
+        self, sampling: str | torch.device = "cpu", learning: str | torch.device = "cuda", *, force_copy: bool = False
+    ) -> None:
+        super().__init__(sampling, learning)
+        require_bools(force_copy=force_copy)
+        self.force_copy = force_copy
+        self._moves = force_copy or self.sampling_device != self.learning_device
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        if not self._moves:
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
+            return
+        tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
+        homes, gradients = [tensor.data for tensor in tensors], [tensor.grad for tensor in tensors]
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for tensor in tensors:
+                bind(tensor, tensor.data.to(self.sampling_device, copy=True))
+        self._count(homes, timer, publishes=1)
+        try:
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
+        finally:  # also if sampling failed: actor and critic must be on one device again
+            with CopyTimer(self.sampling_device, self.learning_device) as timer:
+                for tensor, home, gradient in zip(tensors, homes, gradients, strict=True):
+                    home.copy_(tensor.data)
+                    bind(tensor, home)
+                    tensor.grad = gradient
+            self._count(homes, timer)
+
+    def _count(self, tensors: list[Tensor], timer: CopyTimer, publishes: int = 0) -> None:
+        num_bytes = sum(tensor.nbytes for tensor in tensors)
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=publishes)
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {**super().settings(), "force_copy": self.force_copy}
+
+
+class Mirrored(Placement):
+    """Keeps a replica of the actor on the sampling device, which each publish brings up to date.
+
+    A publish is one flat copy of the actor's parameters, and one copy of each of its buffers. It happens before a
+    rollout if the replica is `publish_every` updates behind, and before the first rollout. If both devices are the
+    same, the replica is the actor itself, unless `force_copy` is set.
+
+    Args:
+        sampling: device of the replica.
+        learning: device of the agent.
+        publish_every: updates per publish; above 1, older parameters sample some rollouts (`policy_lag`).
+        max_lag: 0 samples and learns by turns. 1 samples the next rollout while the agent learns from the last, with
+            parameters that are at most one update old. Above 1, worker processes sample without waiting for each other
+            or for an update, and a rollout has the steps that are ready first, by parameters that are at most `max_lag`
+            updates old (DDPG and TD3 also use older steps). The content then depends on timing, so a seed does not
+            give the same result again.
+        verify: compare both sides after each publish, and raise an error if they differ.
+        force_copy: make a real replica even on one device, to test mirroring without a GPU.
+    """
+
+    name = "hybrid"
+    changes_result: ClassVar[Mapping[str, Any]] = {"publish_every": 1, "max_lag": 0}
+
+    def __init__(
+        self,
+        sampling: str | torch.device = "cpu",
+        learning: str | torch.device = "cuda",
+        *,
+        publish_every: int = 1,
+        max_lag: int = 0,
+        verify: bool = False,
+        force_copy: bool = False,
+    ) -> None:
+        self.publish_every = require_whole("publish_every", publish_every)
+        self.max_lag = require_whole("max_lag", max_lag, 0)
+        require_bools(verify=verify, force_copy=force_copy)
+        if max_lag > 0 and publish_every > 1:
+            raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
+        super().__init__(sampling, learning)
+        self.verify = verify
+        self.force_copy = force_copy
+        # The parameters of a sampler that works during an update must not change.
+        self._is_alias = self.sampling_device == self.learning_device and not force_copy and max_lag == 0
+
+    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
+        super().prepare(agent)
+        self._replica = agent.actor if self._is_alias else self._make_replica(agent)
+        if self.max_lag > 0:
+            # In the learner's stream, every step would wait for the learner's work.
+            self._crossing.use_a_stream_of_its_own()
+        # The first `sampling` publishes, not this: callbacks may change the agent before.
+        self._published = agent.version - self.publish_every
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        if self._is_alias:
+            self._published = agent.version
+        elif agent.version - self._published >= self.publish_every:
+            self._publish(agent)
+        yield sampling_actor(self._replica, self._crossing, self._published)
+
+    @contextmanager
+    def resuming(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        yield sampling_actor(self._replica, self._crossing, agent.version if self._is_alias else self._published)
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:  # noqa: D102 - as in the base
+        if not self._is_alias and agent.version > self._published:
+            self._publish(agent)
+        return self.sampling(agent)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        if self._is_alias or not self.counters.publishes:
+            return tensors, state
+        replicas = {f"replica.{i}": flat.dense(tensor) for i, (flat, tensor) in enumerate(self._mirrored())}
+        return replicas, {**state, "published": self._published}
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        if self._is_alias or not self.counters.publishes:
+            return
+        for i, (flat, ours) in enumerate(self._mirrored()):
+            theirs = flat.spread(tensors[f"replica.{i}"])
+            if theirs.shape != ours.shape:
+                raise ValueError(f"replica.{i} is of shape {list(theirs.shape)}, not {list(ours.shape)}")
+            ours.copy_(theirs)
+        self._published = whole(state, "published")
+
+    def _mirrored(self) -> list[tuple[FlatParameters, Tensor]]:
+        """All tensors of the replica, each with its flat parameters; a buffer's entry has no effect on it."""
+        buffers = [(self._flat[0], buffer) for buffer in self._replica.buffers()]
+        return [*((flat, flat.values.data) for flat in self._flat), *buffers]
+
+    def _make_replica(self, agent: Agent) -> torch.nn.Module:
+        replica = copy.deepcopy(agent.actor).to(self.sampling_device)
+        self._flat = [  # copied with its gaps
+            FlatParameters({"actor": actor}, each.parameters.alignment)
+            for actor, each in zip(actors_of(replica), agents_of(agent), strict=True)
+        ]
+        if self.sampling_device.type == "cpu":
+            for flat in self._flat:
+                flat.rebind(accelerator_of(self.learning_device).page_locked(flat.values.data))
+        return replica
+
+    def _publish(self, agent: Agent) -> None:
+        num_bytes = 0
+        # This waits on purpose: no step of sampling may see half a copy.
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for theirs, ours in self._pairs(agent):
+                theirs.copy_(ours, non_blocking=True)
+                num_bytes += ours.nbytes
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=1)
+        self._published = agent.version
+        if self.verify:
+            self._verify(agent)
+
+    def _verify(self, agent: Agent) -> None:
+        # Compared through the modules instead of the flat buffers, because this also finds views that have come loose.
+        replica = self._replica.state_dict()
+        for name, tensor in agent.actor.state_dict().items():
+            if not torch.equal(tensor.cpu(), replica[name].cpu()):
+                raise DeviceError(
+                    f"the replica on {self.sampling_device} differs from the actor on {self.learning_device} in "
+                    f"{name!r} after publishing version {agent.version}: its rollouts would be stale"
+                )
+
+    def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
+        theirs = [*(each.parameters.of("actor") for each in agents_of(agent)), *agent.actor.buffers()]
+        return list(zip((tensor for _, tensor in self._mirrored()), theirs, strict=True))
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}
+        return {**super().settings(), **options}
+
+
+KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
+"""Every placement by its name in a run's settings. A new one is a line here, and a line in
+`PlacementOptions.resolve`."""
+TAKE_DEVICES: tuple[Literal["migrate", "hybrid", "overlap"], ...] = ("migrate", "hybrid", "overlap")
+"""The names of placements whose two devices can be chosen."""
+
+
+def require_devices(placement: str | None, **devices: str | None) -> None:
+    """Check devices, by the names of their options; None for a device that was not chosen.
+
+    Args:
+        placement: name of the placement; None for the placement of an existing run.
+        **devices: devices by the names of their options.
+
+    Raises:
+        DeviceError: if a device is missing.
+        ConfigurationError: if the placement does not take devices.
+    """
+    for option, device in devices.items():
+        if device is None:
+            continue
+        available_device(device)
+        if placement not in TAKE_DEVICES:
+            whose = "the placement that the run has" if placement is None else f"placement {placement}"
+            raise ConfigurationError(
+                f"{option}={device!r} cannot be used with {whose}: leave it out, or use placement migrate, hybrid or "
+                "overlap"
+            )
+
+
+def placement_from_settings(settings: dict[str, Any]) -> Placement:
+    """The placement that `settings()` describes."""
+    arguments = dict(settings)
+    return KINDS[arguments.pop("name")](**arguments)
+
+
+def settings_of_result(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a placement that can change the result of a seed beyond rounding."""
+    usual = {name: value for kind in KINDS.values() for name, value in kind.changes_result.items()}
+    return {name: settings.get(name, value) for name, value in usual.items()}
 
 
 def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | None = None) -> SamplingActor:

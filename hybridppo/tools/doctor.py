@@ -27,10 +27,7 @@ from hybridppo._version import __version__
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
 from hybridppo.loading import load
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Migrating, Mirrored, Placement, SingleDevice
 from hybridppo.run_directory.files import as_json, making, replace_synced
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds

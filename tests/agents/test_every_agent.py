@@ -26,7 +26,7 @@ from toy_environments import HighestAllowed
 import hybridppo
 from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements import placement as placement_module
+from hybridppo.placements import crossing
 from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.system.signals import requests_to_end
@@ -207,7 +207,7 @@ def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None
 def test_a_second_device_gives_what_the_cpu_gives(
     name: str, placement: str, second_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_module, "twin_of", lambda network: None)  # which round otherwise than torch's
+    monkeypatch.setattr(crossing, "twin_of", lambda network: None)  # which round otherwise than torch's
     options: dict[str, Any] = {"evaluation_episodes": 1, "total_steps": 80}
     options["config"] = replace(AGENTS[name].config, fast_updates=False)
     made = ELSEWHERE[placement]("cpu", second_device)

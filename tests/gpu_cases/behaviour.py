@@ -29,8 +29,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.errors import DeviceError, TrainingError
 from hybridppo.evaluating import evaluate_agent
 from hybridppo.loading import load
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.system.devices import num_cuda_devices

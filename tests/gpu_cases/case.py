@@ -16,10 +16,8 @@ from torch import Tensor
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
 from hybridppo.interfaces import Agent, Metrics, agents_of
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.placement import Placement, available_device
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.crossing import available_device
+from hybridppo.placements.placement import Migrating, Mirrored, Placement, SingleDevice
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.training import TrainResult, train
 

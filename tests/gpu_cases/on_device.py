@@ -29,7 +29,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices

@@ -22,7 +22,7 @@ from gpu_cases.case import (
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.training import resume, train

@@ -8,8 +8,7 @@ import torch
 
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
-from hybridppo.placements.placement import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 

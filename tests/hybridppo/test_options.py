@@ -23,7 +23,7 @@ from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.parsing import flags_of
 from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.placements.by_name import KINDS
+from hybridppo.placements.placement import KINDS
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import GROUPS, RunOptions, Settings, can_change_result, changeable_names, fields_of, helps
 

@@ -16,8 +16,8 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import Mirrored
 from hybridppo.interfaces import Metrics
-from hybridppo.placements import placement as placement_module
-from hybridppo.placements.placement import Counters
+from hybridppo.placements import crossing
+from hybridppo.placements.crossing import Counters
 from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
 from hybridppo.runners import runner, training_data
 from hybridppo.runners.runner import Runner
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (runner, training_data, placement_module):
+    for module in (runner, training_data, crossing):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -228,23 +228,23 @@ def test_on_a_gpu_copies_are_timed_by_events(clock: Clock, monkeypatch: pytest.M
 
     monkeypatch.setattr(Cuda, "timing_event", lambda self: Event())
     monkeypatch.setattr(Cuda, "current_stream", lambda self: None)
-    monkeypatch.setattr(placement_module, "wait_for", wait_for)
+    monkeypatch.setattr(crossing, "wait_for", wait_for)
     devices = torch.device("cpu"), torch.device("cuda:0")
-    with placement_module.CopyTimer(*devices) as timer:
+    with crossing.CopyTimer(*devices) as timer:
         Event.gpu_now += 20.0
     assert timer.seconds == 0.02
     assert waited == list(devices)
 
 
 def test_on_the_cpu_copies_are_timed_by_the_host(clock: Clock) -> None:
-    with placement_module.CopyTimer(torch.device("cpu"), torch.device("cpu")) as timer:
+    with crossing.CopyTimer(torch.device("cpu"), torch.device("cpu")) as timer:
         clock.spend(3.0)
     assert timer.seconds == 3.0
 
 
 def test_learning_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[torch.device] = []
-    monkeypatch.setattr(placement_module, "wait_for", lambda *devices: waited.extend(devices))
+    monkeypatch.setattr("hybridppo.placements.placement.wait_for", lambda *devices: waited.extend(devices))
     with Mirrored("cpu", "cpu").learning(None):  # type: ignore[arg-type]
         assert waited == []
     assert waited == [torch.device("cpu")]

@@ -17,7 +17,7 @@ import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.errors import DeviceError, EnvError
-from hybridppo.placements.placement import Counters, Crossing, torch_actor
+from hybridppo.placements.crossing import Counters, Crossing, torch_actor
 from hybridppo.runners import filling
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.signals import Stopped

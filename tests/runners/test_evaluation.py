@@ -21,7 +21,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.evaluating import evaluate_agent
-from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.placement import Mirrored
 from hybridppo.runners import evaluation as evaluation_module
 from hybridppo.runners.evaluation import Evaluation, evaluate
 

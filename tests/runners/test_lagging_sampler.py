@@ -32,7 +32,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError
 from hybridppo.networks.modes import supports_bf16
-from hybridppo.placements.placement import Counters, Crossing, sampling_actor
+from hybridppo.placements.crossing import Counters, Crossing, sampling_actor
 from hybridppo.rollouts.advantages import vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest

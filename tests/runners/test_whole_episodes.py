@@ -27,8 +27,7 @@ from hybridppo import PPO, ConfigurationError, EnvError, PPOConfig
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.interfaces import Metrics
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import Mirrored, Placement
 from hybridppo.runners import sampler as module
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.signals import Stopped

@@ -23,7 +23,7 @@ from hybridppo.distributed.reduce import ShardedBatch, ShardedUpdate
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.placement import SingleDevice
 from hybridppo.rollouts.rollout import Rollout, RolloutParts, in_parts
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.system.signals import Interruption, Stopped

@@ -19,7 +19,7 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
 from hybridppo.networks.actors import Network, arrays_of
 from hybridppo.networks.mlp import twin_of
-from hybridppo.placements.placement import Counters, Crossing, torch_actor
+from hybridppo.placements.crossing import Counters, Crossing, torch_actor
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)
 ROWS = Box(-10.0, 10.0, (3,), np.float32)

@@ -11,7 +11,7 @@ from hybridppo.networks import numpy_mlp
 from hybridppo.networks.actors import Network
 from hybridppo.networks.mlp import MLP, Activation, EmptyLinear, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
-from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
+from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
 

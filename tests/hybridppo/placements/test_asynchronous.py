@@ -30,7 +30,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
-from hybridppo.placements import placement as placement_module
+from hybridppo.placements import crossing
 from hybridppo.placements.placement import Placement
 
 CARTPOLE = gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space
@@ -121,15 +121,15 @@ def test_whoever_does_not_wait_is_found(name: str, machine: Machine, monkeypatch
         def __exit__(self, *exception: object) -> None:
             pass
 
-    timed = placement_module.CopyTimer
+    timed = crossing.CopyTimer
 
     def timer(*devices: torch.device, **options: Any) -> Any:
         """Copies of single steps have one device, and still wait."""
         return Untimed(*devices) if len(devices) > 1 else timed(*devices, **options)
 
-    for module in ("placement", "mirrored"):
+    for module in ("crossing", "placement"):
         monkeypatch.setattr(f"hybridppo.placements.{module}.CopyTimer", timer)
-    monkeypatch.setattr(placement_module, "wait_for", lambda *devices: None)
+        monkeypatch.setattr(f"hybridppo.placements.{module}.wait_for", lambda *devices: None)
     placement = PLACEMENTS[name](machine.device)
     placement.verify = False  # which waits, too
     with pytest.raises((RaceError, HybridPPOError, ValueError)):
@@ -168,8 +168,8 @@ def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytes
     def copy(error: str) -> None:
         raise RuntimeError(error)
 
-    monkeypatch.setattr(placement_module, "wait_for", lambda *devices: copy("the second error"))
-    with pytest.raises(RuntimeError, match="the first error"), placement_module.CopyTimer(machine.device):
+    monkeypatch.setattr(crossing, "wait_for", lambda *devices: copy("the second error"))
+    with pytest.raises(RuntimeError, match="the first error"), crossing.CopyTimer(machine.device):
         copy("the first error")
 
 
@@ -441,7 +441,7 @@ def test_reading_what_another_stream_writes_is_a_race(parts: tuple[Machine, Tens
 
 def test_page_locked_memory_is_nonsense_until_somebody_waits(parts: tuple[Machine, Tensor, Stream]) -> None:
     machine, tensor, _ = parts
-    host = placement_module.accelerator_of(machine.device).page_locked(torch.zeros(3))
+    host = crossing.accelerator_of(machine.device).page_locked(torch.zeros(3))
     host.copy_(tensor, non_blocking=True)
     assert host.isnan().all()
     machine.streams[0].synchronize()
@@ -450,7 +450,7 @@ def test_page_locked_memory_is_nonsense_until_somebody_waits(parts: tuple[Machin
 
 def test_page_locked_memory_must_stay_until_it_was_read(parts: tuple[Machine, Tensor, Stream]) -> None:
     machine, tensor, _ = parts
-    host = placement_module.accelerator_of(machine.device).page_locked(torch.zeros(3))
+    host = crossing.accelerator_of(machine.device).page_locked(torch.zeros(3))
     tensor.copy_(host, non_blocking=True)
     host.fill_(2.0)
     with pytest.raises(RaceError, match="while a copy was reading"):
@@ -459,7 +459,7 @@ def test_page_locked_memory_must_stay_until_it_was_read(parts: tuple[Machine, Te
 
 def test_what_waits_cannot_be_recorded(parts: tuple[Machine, Tensor, Stream]) -> None:
     machine, _, stream = parts
-    gpu = placement_module.accelerator_of(machine.device)
+    gpu = crossing.accelerator_of(machine.device)
     with (
         gpu.selected(),
         pytest.raises(RuntimeError, match="capturing"),
@@ -473,8 +473,8 @@ def test_what_waits_cannot_be_recorded(parts: tuple[Machine, Tensor, Stream]) ->
 def test_a_replay_finds_its_addresses(parts: tuple[Machine, Tensor, Stream]) -> None:
     machine, tensor, stream = parts
     gpu, graph = (
-        placement_module.accelerator_of(machine.device),
-        placement_module.accelerator_of(machine.device).graph(),
+        crossing.accelerator_of(machine.device),
+        crossing.accelerator_of(machine.device).graph(),
     )
     stream.wait_stream(machine.streams[0])
     with gpu.selected(), gpu.recording(graph, pool=None, stream=stream):
@@ -486,7 +486,7 @@ def test_a_replay_finds_its_addresses(parts: tuple[Machine, Tensor, Stream]) -> 
 
 def test_what_has_to_be_known_on_the_host_is_waited_for(parts: tuple[Machine, Tensor, Stream]) -> None:
     machine, tensor, stream = parts
-    gpu, mask = placement_module.accelerator_of(machine.device), tensor > 0.0
+    gpu, mask = crossing.accelerator_of(machine.device), tensor > 0.0
     told: dict[str, Any] = {
         "a number": lambda: float(tensor[0]),
         "a truth": lambda: torch.equal(tensor, tensor),
@@ -526,5 +526,5 @@ def test_an_event_that_was_not_waited_for_tells_no_time(parts: tuple[Machine, Te
 
 
 def test_placements_know_nothing_of_the_pretended_device() -> None:
-    assert "second" not in placement_module.accelerator_of.__globals__["KINDS"]
+    assert "second" not in crossing.accelerator_of.__globals__["KINDS"]
     assert isinstance(SingleDevice("cpu"), Placement)

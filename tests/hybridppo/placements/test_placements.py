@@ -21,8 +21,8 @@ from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, Sing
 from hybridppo.auto.auto import Auto, PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
-from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.placements.placement import Placement, available_device
+from hybridppo.placements.crossing import available_device
+from hybridppo.placements.placement import Placement, placement_from_settings
 
 SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 
@@ -426,7 +426,7 @@ def test_only_the_placement_moves_things() -> None:
     files = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in sorted(paths)]
     may_move = [(name, source) for name, source in files if re.search(r"\.(cpu|cuda|to)\b", source)]
     strays = {name: set(found) for name, source in may_move if (found := moves(source))}
-    placements = ("placement.py", "migrating.py", "mirrored.py")
+    placements = ("placement.py", "crossing.py")
     assert all(strays.pop(f"hybridppo/placements/{name}", None) for name in placements)
     # The doctor tries what copies there are.
     assert strays.pop("hybridppo/tools/doctor.py")
@@ -434,6 +434,7 @@ def test_only_the_placement_moves_things() -> None:
     assert strays == {
         # What was sampled on a device is saved, and errors in it are explained on the host; bounds of actions go to it.
         "hybridppo/environments/on_device.py": {".cpu()", ".to(device)"},
+        "hybridppo/environments/tensors.py": {".to(self._device)"},
         "runners/device_sampler.py": {".cpu()"},
         # A checkpoint is written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},
@@ -474,8 +475,8 @@ def test_gpu_runs_resume_under_any_placement(name: str, tmp_path: Path) -> None:
 
 
 def test_the_command_line_has_the_placement_of_a_run_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridppo.placements.placement.num_cuda_devices", lambda: 2)
-    monkeypatch.setattr("hybridppo.placements.placement.current_cuda_index", lambda: 0)
+    monkeypatch.setattr("hybridppo.placements.crossing.num_cuda_devices", lambda: 2)
+    monkeypatch.setattr("hybridppo.placements.crossing.current_cuda_index", lambda: 0)
     settings = SingleDevice("cuda").settings()
     assert settings["device"] == "cuda:0"
     assert options_of(settings) == options_of({**settings, "device": "cuda"}) == PlacementOptions("cuda")

@@ -39,9 +39,9 @@ from hybridppo.auto.auto import PlacementOptions
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.parameters import bind
-from hybridppo.placements import placement as placement_module
-from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.placements.placement import Crossing, Placement, available_device
+from hybridppo.placements import crossing
+from hybridppo.placements.crossing import Crossing, available_device
+from hybridppo.placements.placement import Placement, placement_from_settings
 from hybridppo.run_directory.checkpoints import load_latest
 
 PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
@@ -129,7 +129,7 @@ def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[A
 @pytest.fixture(autouse=True)
 def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's actors round differently from torch's, and there are none on the second device."""
-    monkeypatch.setattr(placement_module, "twin_of", lambda network: None)
+    monkeypatch.setattr(crossing, "twin_of", lambda network: None)
 
 
 # The result
@@ -205,7 +205,7 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
 def test_worker_processes_sample_for_a_learner_there(
     placement: str, monkeypatch: pytest.MonkeyPatch, second_device: str
 ) -> None:
-    monkeypatch.setattr(placement_module, "twin_of", twin_of)  # workers have no other
+    monkeypatch.setattr(crossing, "twin_of", twin_of)  # workers have no other
     result, history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, second_device), num_workers=1)
     expected, expected_history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, HERE), num_workers=1)
     assert_same(state_of(result.agent), state_of(expected.agent))

@@ -25,7 +25,7 @@ from hybridppo.networks.actors import Network
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, EncodedNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP, EmptyLinear, initialised
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
+from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import MOST_NUMBERS, ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart

@@ -15,7 +15,7 @@ import torch
 from hybridppo import Migrating, Mirrored, SingleDevice
 from hybridppo.errors import DeviceError
 from hybridppo.networks import modes
-from hybridppo.placements.placement import available_device
+from hybridppo.placements.crossing import available_device
 from hybridppo.system.devices import Accelerator, Cuda, accelerator_of
 
 ROOT = Path(__file__).parents[3]

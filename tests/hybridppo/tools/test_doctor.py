@@ -10,7 +10,7 @@ import torch
 
 import hybridppo
 from hybridppo.commands.main import main
-from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.placement import Mirrored
 from hybridppo.tools import doctor
 
 

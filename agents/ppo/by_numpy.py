@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.networks.actors import Network, exploring_actor_of
+from hybridppo.networks.actors import Network
 from hybridppo.networks.mlp import linears, mlp_twin, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
@@ -144,33 +144,40 @@ def _rows(batch: dict[str, Array], start: int, end: int) -> Batch:
     return rows
 
 
-class Networks:
-    """Actor and critic as MLPs, with their own buffers for activations, and a gradient.
+class Passes:
+    """Actor and critic as MLPs, and the loss, with their own buffers for activations, and a gradient.
 
     Several of them may work for one agent at the same time. They view the parameters in their present memory. If both
     networks see whole rows, their hidden layers are computed together.
 
     Args:
-        objective: the networks.
-        gradient: `[P]`, of all parameters; `backward` fills the part of these networks.
+        objective: the networks and the loss.
+        gradient: `[P]`, of all parameters; filled by `block`.
     """
 
     def __init__(self, objective: Objective, gradient: Array) -> None:
         both = objective.actor, objective.critic
-        self.gradient, self._gradient_of = gradient, views_of(objective.agent.parameters, gradient)
+        self.gradient, gradient_of = gradient, views_of(objective.agent.parameters, gradient)
+        self._agent, self._distribution = objective.agent, objective.distribution
         layers, twins = [linears(network) for network in both], [mlp_twin(network) for network in both]
         hidden, heads, activation = [own[:-1] for own in layers], [own[-1] for own in layers], twins[0].activation
         self._columns = [twin.columns for twin in twins]
         sees_all = all(isinstance(seen, slice) for seen in self._columns)
         groups = [hidden] if sees_all else [[own] for own in hidden]
         self._hidden = [
-            (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(self._gradient_of, group))
+            (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(gradient_of, group))
             for group, seen in zip(groups, self._columns, strict=False)
         ]
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
         self._critic = HiddenLayers(*_arrays(array_of, hidden[1:]), activation)
         self._heads = [(array_of(head.weight), array_of(head.bias)[:, None]) for head in heads]
-        self._of_heads = [(self._gradient_of(head.weight), self._gradient_of(head.bias)) for head in heads]
+        self._of_heads = [(gradient_of(head.weight), gradient_of(head.bias)) for head in heads]
+        self._mask_size, actor = twins[0].mask_size, objective.actor
+        self._free, self._of_free = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        if isinstance(actor, Network) and actor.log_std is not None:
+            log_std = array_of(actor.log_std)
+            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
+            self._of_free = gradient_of(actor.log_std)
 
     def values(self, rows: Array, out: Array) -> None:
         """Compute the critic's values `[B]` of rows `[B, obs]` into `out`."""
@@ -178,22 +185,22 @@ class Networks:
         np.dot(self._critic.forward(rows[:, self._columns[1]])[-1][0], weight[0], out=out)
         out += bias[0]
 
-    def forward(self, rows: Array) -> list[Array]:
+    def _forward(self, rows: Array) -> list[Array]:
         """The outputs `[outputs, B]` of actor and critic for rows `[B, obs]`."""
         self._inputs = [rows[:, columns] for _, columns, _ in self._hidden]
         pairs = zip(self._hidden, self._inputs, strict=True)
         self._activations = [layers.forward(inputs) for (layers, _, _), inputs in pairs]
-        self.lasts = [last for activations in self._activations for last in activations[-1]]
+        self._lasts = [last for activations in self._activations for last in activations[-1]]
         """The last activations `[B, L]` of actor and critic."""
-        outputs = [np.dot(weight, last.T) for (weight, _), last in zip(self._heads, self.lasts, strict=True)]
+        outputs = [np.dot(weight, last.T) for (weight, _), last in zip(self._heads, self._lasts, strict=True)]
         for own, (_, bias) in zip(outputs, self._heads, strict=True):
             own += bias
         return outputs
 
-    def backward(self, *of_outputs: Array) -> None:
-        """Fill the gradient, from those of the outputs of the last `forward`."""
+    def _backward(self, *of_outputs: Array) -> None:
+        """Fill the gradient, from those of the outputs of the last `_forward`."""
         buffers = [each for layers, _, _ in self._hidden for each in layers.gradient_buffer(of_outputs[0].shape[1])]
-        parts = zip(of_outputs, self._heads, self._of_heads, self.lasts, buffers, strict=True)
+        parts = zip(of_outputs, self._heads, self._of_heads, self._lasts, buffers, strict=True)
         for own, (weight, _), (of_weight, of_bias), last, of_last in parts:
             np.dot(own, last, out=of_weight)
             np.add.reduce(own, axis=1, out=of_bias)
@@ -203,27 +210,13 @@ class Networks:
         ):
             layers.backward(inputs, activations, *gradients)
 
-
-class Passes(Networks):
-    """Networks with the loss, whose gradient `block` fills."""
-
-    def __init__(self, objective: Objective, gradient: Array) -> None:
-        super().__init__(objective, gradient)
-        self._agent, self._distribution, actor = objective.agent, objective.distribution, objective.actor
-        self._mask_size = mlp_twin(actor).mask_size
-        self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
-        if isinstance(actor, Network) and actor.log_std is not None:
-            log_std = array_of(actor.log_std)
-            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
-            self._free_gradient = self._gradient_of(actor.log_std)
-
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
         config, advantages, masks = self._agent.current, rows.advantages, self._mask_size
-        outputs, (values,) = self.forward(rows.observations)
+        outputs, (values,) = self._forward(rows.observations)
         if masks:
             outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
-        log_prob, entropy, backward = self._distribution.gradient(outputs, self._free, rows.actions.T, self.lasts[0])
+        log_prob, entropy, backward = self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])
         log_ratio = log_prob - rows.log_probs
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
@@ -237,8 +230,8 @@ class Passes(Networks):
         value_errors, d_values = self._value_errors(values, rows.returns, rows.values)
         d_values *= np.float32(config.value_coef / size)
         # The loss has -entropy_coef * mean(entropy).
-        d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self._free_gradient)
-        self.backward(d_outputs, d_values[None])
+        d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self._of_free)
+        self._backward(d_outputs, d_values[None])
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -261,56 +254,6 @@ class Passes(Networks):
         # are equal only up to rounding.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
-
-
-class NumpyNetworks(Backend):
-    """NumPy for the networks, and autograd for the loss: for a custom loss, with MLPs of tanh or ReLU.
-
-    The loss may also call the networks itself; the gradient of that is added.
-    """
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
-        self._flat_gradient = array_of(self._parameters.gradient)
-        self._networks = Networks(objective, np.zeros_like(self._flat_gradient))
-        self._outputs: list[Tensor] = []
-        """The outputs of both last layers for the present minibatch."""
-
-    @staticmethod
-    def supports(objective: Objective) -> bool:
-        """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
-        return (
-            objective.agent.has_own_loss
-            and objective.config.precision == "fp32"
-            and exploring_actor_of(objective.actor) is None
-            and has_known_networks(objective)
-            and objective.config.minibatch_size <= block_size_of(objective.actor)
-        )
-
-    def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
-        """As in the base."""
-        computed = self._networks.forward(array_of(minibatch.observations))
-        self._outputs = [torch.from_numpy(outputs.T).requires_grad_() for outputs in computed]
-        statistics = super().gradient(minibatch, clip_range)
-        # No gradient: the loss does not depend on this network.
-        found = [torch.zeros_like(outputs) if outputs.grad is None else outputs.grad for outputs in self._outputs]
-        self._networks.backward(*(gradient.numpy().T for gradient in found))
-        self._flat_gradient += self._networks.gradient
-        return statistics
-
-    def clip(self) -> float:
-        """As in the base."""
-        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
-
-    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
-        networks = zip((self._actor, self.critic), self._outputs, strict=True)
-        outputs, values = (_finished(network, own, minibatch.observations) for network, own in networks)
-        return outputs, values.squeeze(-1)
-
-
-def _finished(network: nn.Module, outputs: Tensor, observations: Tensor) -> Tensor:
-    """The outputs of a network, from those of its last layer."""
-    return network.finished(outputs, observations) if isinstance(network, Network) else outputs
 
 
 def has_known_networks(objective: Objective) -> bool:

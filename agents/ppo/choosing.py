@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
-from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.networks.parameters import FlatParameters
 
@@ -32,8 +32,7 @@ def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
 
         if CompiledBackend.supports(objective):
             return CompiledBackend
-    by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks)
-    return next((kind for kind in by_numpy if by_hand and kind.supports(objective)), Backend)
+    return NumpyBackend if by_hand and NumpyBackend.supports(objective) else Backend
 
 
 def reference(objective: Objective) -> Backend:

@@ -69,22 +69,18 @@ def available_device(device: str | torch.device) -> torch.device:
         raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
     if resolved.type == "cpu":
         return torch.device("cpu")
-    is_cuda, version = resolved.type == "cuda", torch.__version__
+    is_cuda = resolved.type == "cuda"
     count = num_cuda_devices() if is_cuda else _num_devices(resolved)
-    devices = "CUDA device(s)" if is_cuda else f"device(s) of type {resolved.type!r}"
+    kind = "CUDA device" if is_cuda else f"device of type {resolved.type!r}"
     if count == 0:
-        remedy = (
-            "install a CUDA build of torch and check `nvidia-smi`" if is_cuda else "install what brings it to torch"
-        )
-        raise DeviceError(
-            f"device {str(resolved)!r} was asked for, but torch {version} sees no {devices.replace('(s)', '')}: use "
-            f"placement 'cpu', or {remedy}"
-        )
+        remedy = "a CUDA build of torch and check `nvidia-smi`" if is_cuda else "what brings it to torch"
+        what = f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no {kind}"
+        raise DeviceError(f"{what}: use placement 'cpu', or install {remedy}")
     index: int | None = resolved.index  # torch's documentation says it is never None
     if index is not None and index >= count:
         raise DeviceError(
-            f"device {str(resolved)!r} was asked for, but this machine has {count} {devices}: use {resolved.type}:0 to "
-            f"{resolved.type}:{count - 1}"
+            f"device {str(resolved)!r} was asked for, but this machine has {count} of this type: use {resolved.type}:0 "
+            f"to {resolved.type}:{count - 1}"
         )
     return torch.device("cuda", current_cuda_index()) if is_cuda and index is None else resolved
 

@@ -4,7 +4,6 @@ To add one, write a subclass of `Placement`, and add it to `KINDS` and to `Place
 """
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -30,13 +29,15 @@ from hybridppo.system.devices import accelerator_of
 from hybridppo.system.validation import part_of, real, require_bools, require_whole, whole
 
 
-class Placement(ABC):
+class Placement:
     """The base of placements: two devices, the counters, and the copy of a rollout to the learner."""
 
     name: ClassVar[str]
     """Its name on the command line."""
     max_lag: int = 0
     """How many updates the sampling parameters may be behind, because sampling and learning overlap."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The names of its arguments besides the devices."""
     changes_result: ClassVar[Mapping[str, Any]] = {}
     """The settings that can change the result of a seed beyond rounding, each with the value that does not."""
 
@@ -73,9 +74,10 @@ class Placement(ABC):
         """Let actors be modules on the sampling device that take tensors (`TorchActor.on_device`)."""
         self._crossing.takes_tensors = True
 
-    @abstractmethod
-    def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:
         """A context with the actor on the sampling device, for a sampler to call."""
+        yield sampling_actor(agent.actor, self._crossing, agent.version)
 
     def resuming(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
         """Like `sampling`, but with the parameters of the last `sampling`, to finish a rollout that was broken off."""
@@ -98,11 +100,16 @@ class Placement(ABC):
         """The rollout, or other data to learn from, on the learning device; the same object if it is already there."""
         if rollout.observations.device == self.learning_device:
             return rollout
-        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+        with self._copying(rollout.num_bytes):
             learned: SomeExperience = rollout.map(lambda tensor: moved(tensor, self.learning_device))
-        # The copy is over: the sampler may overwrite its buffers as soon as this returns.
-        self.counters.add(num_bytes=rollout.num_bytes, seconds=timer.seconds)
-        return learned
+        return learned  # the copy is over: the sampler may overwrite its buffers
+
+    @contextmanager
+    def _copying(self, num_bytes: int, publishes: int = 0) -> Iterator[None]:
+        """A context for copies between the devices, which are counted, and finished at its end."""
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            yield
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=publishes)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state for `load_state`: tensors by name, and a JSON object."""
@@ -112,18 +119,19 @@ class Placement(ABC):
         """Restore the state of a placement with the same settings, after `prepare`; the state of another is ignored."""
         if state["settings"] == self.settings():
             counted = state["counters"]
-            self.counters.publishes = whole(counted, "publishes")
-            self.counters.bytes_copied = whole(counted, "bytes_copied")
+            for name in ("publishes", "bytes_copied"):
+                setattr(self.counters, name, whole(counted, name))
             for name in ("seconds_copying", "seconds_crossing"):
                 setattr(self.counters, name, real(counted[name], name))
             self._load(tensors, state)
 
-    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the state of a subclass."""
 
     def settings(self) -> dict[str, Any]:
         """The arguments that make an equal placement, as JSON."""
-        return {"name": self.name, "sampling": str(self.sampling_device), "learning": str(self.learning_device)}
+        devices = {"sampling": str(self.sampling_device), "learning": str(self.learning_device)}
+        return {"name": self.name, **devices, **{name: getattr(self, name) for name in self.options}}
 
     def __repr__(self) -> str:
         settings = self.settings()
@@ -139,10 +147,6 @@ class SingleDevice(Placement):
     def __init__(self, device: str | torch.device = "cpu") -> None:
         super().__init__(device, device)
 
-    @contextmanager
-    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        yield sampling_actor(agent.actor, self._crossing, agent.version)
-
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         return {"name": self.name, "device": str(self.learning_device)}
 
@@ -155,6 +159,7 @@ class Migrating(Placement):
     """
 
     name = "migrate"
+    options = ("force_copy",)
 
     def __init__(
         self, sampling: str | torch.device = "cpu", learning: str | torch.device = "cuda", *, force_copy: bool = False
@@ -167,30 +172,24 @@ class Migrating(Placement):
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
         if not self._moves:
-            yield sampling_actor(agent.actor, self._crossing, agent.version)
+            with super().sampling(agent) as actor:
+                yield actor
             return
         tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
         homes, gradients = [tensor.data for tensor in tensors], [tensor.grad for tensor in tensors]
-        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+        num_bytes = sum(tensor.nbytes for tensor in homes)
+        with self._copying(num_bytes, publishes=1):
             for tensor in tensors:
                 bind(tensor, tensor.data.to(self.sampling_device, copy=True))
-        self._count(homes, timer, publishes=1)
         try:
-            yield sampling_actor(agent.actor, self._crossing, agent.version)
+            with super().sampling(agent) as actor:
+                yield actor
         finally:  # also if sampling failed: actor and critic must be on one device again
-            with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            with self._copying(num_bytes):
                 for tensor, home, gradient in zip(tensors, homes, gradients, strict=True):
                     home.copy_(tensor.data)
                     bind(tensor, home)
                     tensor.grad = gradient
-            self._count(homes, timer)
-
-    def _count(self, tensors: list[Tensor], timer: CopyTimer, publishes: int = 0) -> None:
-        num_bytes = sum(tensor.nbytes for tensor in tensors)
-        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=publishes)
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
-        return {**super().settings(), "force_copy": self.force_copy}
 
 
 class Mirrored(Placement):
@@ -214,6 +213,7 @@ class Mirrored(Placement):
     """
 
     name = "hybrid"
+    options = ("publish_every", "max_lag", "verify", "force_copy")
     changes_result: ClassVar[Mapping[str, Any]] = {"publish_every": 1, "max_lag": 0}
 
     def __init__(
@@ -297,18 +297,14 @@ class Mirrored(Placement):
         return replica
 
     def _publish(self, agent: Agent) -> None:
-        num_bytes = 0
+        tensors = [*(each.parameters.of("actor") for each in agents_of(agent)), *agent.actor.buffers()]
         # This waits on purpose: no step of sampling may see half a copy.
-        with CopyTimer(self.sampling_device, self.learning_device) as timer:
-            for theirs, ours in self._pairs(agent):
-                theirs.copy_(ours, non_blocking=True)
-                num_bytes += ours.nbytes
-        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=1)
+        with self._copying(sum(tensor.nbytes for tensor in tensors), publishes=1):
+            for (_, mirrored), tensor in zip(self._mirrored(), tensors, strict=True):
+                mirrored.copy_(tensor, non_blocking=True)
         self._published = agent.version
-        if self.verify:
-            self._verify(agent)
-
-    def _verify(self, agent: Agent) -> None:
+        if not self.verify:
+            return
         # Compared through the modules instead of the flat buffers, because this also finds views that have come loose.
         replica = self._replica.state_dict()
         for name, tensor in agent.actor.state_dict().items():
@@ -317,14 +313,6 @@ class Mirrored(Placement):
                     f"the replica on {self.sampling_device} differs from the actor on {self.learning_device} in "
                     f"{name!r} after publishing version {agent.version}: its rollouts would be stale"
                 )
-
-    def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
-        theirs = [*(each.parameters.of("actor") for each in agents_of(agent)), *agent.actor.buffers()]
-        return list(zip((tensor for _, tensor in self._mirrored()), theirs, strict=True))
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
-        options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}
-        return {**super().settings(), **options}
 
 
 KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import make_agent
@@ -71,7 +69,7 @@ def tune(
     Args:
         env: the environment's id, or a function that makes it, as for `train`.
         total_steps: environment steps of each trial.
-        trials: number of trials, including pruned ones.
+        trials: number of trials, including pruned and failed ones.
         output: the folder.
         jobs: number of worker processes, each of which runs one trial at a time; None for one per core.
         seed: seed of the search and of the runs.
@@ -197,77 +195,49 @@ class Search:
                 values = [trial.value for trial in _complete(study)]
                 bar.move_to(min(_ended(study), trials), f"best {shown_number(max(values))}" if values else "")
 
-            work = partial(self.work, trials, len(study.trials))
-            calls = [(partial(work, worker), self.output / f"worker{worker}.log") for worker in range(jobs)]
+            # Each process runs its share of the trials that are left.
+            shares = [(trials - initial + worker) // jobs for worker in range(jobs)]
+            calls = [
+                (partial(self.work, share, worker), self.output / f"worker{worker}.log")
+                for worker, share in enumerate(shares)
+            ]
             run_jobs(calls, jobs=jobs, on_progress=show)
         best = sorted(_complete(study), key=lambda trial: float(trial.value), reverse=True)[:FINALISTS]
         if not best:
-            raise HybridPPOError(f"none of the trials in {self.output} came to its end")
+            errors = [trial.user_attrs["error"] for trial in study.trials if "error" in trial.user_attrs]
+            raise HybridPPOError(f"none of the trials in {self.output} came to its end: {'; '.join(errors[-1:])}")
         finals = {trial.number: [self._final_run(trial, i) for i in range(FINAL_SEEDS)] for trial in best}
-        every = [run for of_a_trial in finals.values() for run in of_a_trial]
-        train_missing(every, jobs=jobs, progress=progress, label="finals")
-        means = {
-            number: sum(_return_of(run) for run in of_a_trial) / FINAL_SEEDS for number, of_a_trial in finals.items()
-        }
+        train_missing([run for own in finals.values() for run in own], jobs=jobs, progress=progress, label="finals")
+        means = {number: sum(map(_return_of, own)) / FINAL_SEEDS for number, own in finals.items()}
         winner = max(means, key=lambda number: means[number])
         source = f"hybridppo tune, trial {winner} of {trials}"
         return Entry(finals[winner][0].config, self.run.total_steps, source, return_here=means[winner])
 
-    def work(self, trials: int, first: int, worker: int) -> bool:
-        """Run trials until this number has ended or is running; False if a trial was interrupted.
+    def work(self, share: int, worker: int) -> bool:
+        """Run so many trials one after the other; False if a trial was interrupted, which a later call continues.
 
-        Args:
-            trials: the number of trials of the study.
-            first: the number of the first trial of this call, to count failures from.
-            worker: the number of this process.
-
-        Raises:
-            HybridPPOError: if too many trials fail.
+        A trial fails if its training diverges, or needs too much memory.
         """
         from optuna.trial import TrialState as states  # noqa: N813 - an enumeration
 
         study = self.study(worker)
-        while (trial := self._next_trial(study, trials)) is not None:
-            run, judge = self._run_of(trial), _Judge(trial, self._steps_between_looks)
+        every = max(1, self.run.total_steps // LOOKS)
+        looks = {"evaluate_every": every, "evaluate_episodes": EVALUATION_EPISODES // 2}
+        for _ in range(share):
+            trial = study.ask()
+            folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
+            trial.set_user_attr("run_dir", folder)
+            config = config_from(suggested(trial, self.fixed), self.fixed)
+            run, judge = self._run(folder, self.seed, config, **looks), _Judge(trial, every)
             try:
                 if not run.train(judge):
-                    return False  # a later call continues it
-                value = _return_of(run)
-                if not math.isfinite(value):  # counted, or a search of nothing else would never end
-                    raise HybridPPOError(f"{run.run_dir} has no return that is a number")
-            except HybridPPOError as error:  # training diverges with these values, or needs too much memory
-                if not judge.has_pruned:
-                    trial.set_user_attr("error", str(error))
-                    study.tell(trial, state=states.FAIL)
-                    failed = sum("error" in each.user_attrs for each in study.trials[first:])
-                    if failed >= max(UNJUDGED, trials):
-                        raise HybridPPOError(f"{failed} trials failed, the last so: {error}") from error
-                    continue
-            if judge.has_pruned:
-                study.tell(trial, state=states.PRUNED)
-            else:
-                study.tell(trial, value)
+                    return False
+                state, value = (states.PRUNED, None) if judge.has_pruned else (states.COMPLETE, _return_of(run))
+            except HybridPPOError as error:
+                trial.set_user_attr("error", str(error))
+                state, value = states.PRUNED if judge.has_pruned else states.FAIL, None
+            study.tell(trial, value, state)
         return True
-
-    def _next_trial(self, study: Any, trials: int) -> Any:
-        """A new trial, or one that was interrupted; None if there are enough."""
-        with filelock.FileLock(self.output / "trials.lock"):
-            running = sum(trial.state.name == "RUNNING" for trial in study.get_trials(deepcopy=False))
-            if _ended(study) + running >= trials:
-                return None
-            trial = study.ask()
-            trial.set_user_attr("run_dir", trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}")
-            return trial
-
-    @property
-    def _steps_between_looks(self) -> int:
-        return max(1, self.run.total_steps // LOOKS)
-
-    def _run_of(self, trial: Any) -> Run:
-        """The run of a trial, with its evaluations."""
-        config = config_from(suggested(trial, self.fixed), self.fixed)
-        looks = {"evaluate_every": self._steps_between_looks, "evaluate_episodes": EVALUATION_EPISODES // 2}
-        return self._run(trial.user_attrs["run_dir"], self.seed, config, **looks)
 
     def _final_run(self, trial: Any, number: int) -> Run:
         seed = self.seed + 1 + number
@@ -306,11 +276,18 @@ def _complete(study: Any) -> list[Any]:
 
 
 def _ended(study: Any) -> int:
-    """The number of trials that have ended, without failed ones."""
-    return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in study.get_trials(deepcopy=False))
+    """The number of trials that have ended, not those that were interrupted."""
+    trials = study.get_trials(deepcopy=False)
+    return sum(trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs for trial in trials)
 
 
 def _return_of(run: Run) -> float:
-    """The mean return of the evaluation after a run; NaN if it has none."""
+    """The mean return of the evaluation after a run.
+
+    Raises:
+        HybridPPOError: if it is no finite number.
+    """
     value = (run.result() or {}).get("evaluation_return_mean")
-    return math.nan if value is None else float(value)
+    if value is None or not math.isfinite(value):
+        raise HybridPPOError(f"{run.run_dir} has no return that is a number")
+    return float(value)

@@ -21,7 +21,7 @@ from toy_environments import MODES, HighestAllowed
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
-from hybridppo.auto import search
+from hybridppo.auto import auto
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 STEPS = 64 * 3
@@ -180,8 +180,8 @@ def test_whole_episodes_and_masks(kind: str) -> None:
 
 @some_kinds("shared trunk", "gru", "a pool, normalised")
 def test_auto_measures_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(search, "MAX_SECONDS_OF_A_TRIAL", 0.03)
+    monkeypatch.setattr(auto, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(auto, "MAX_SECONDS_OF_A_TRIAL", 0.03)
     run = tmp_path / "run"
     result = train(kind, placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=run)
     assert result.metrics["iteration"] == 2

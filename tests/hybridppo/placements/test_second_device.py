@@ -504,7 +504,7 @@ def test_the_device_is_taken_by_name(second_device: str) -> None:
 
 
 def test_a_device_beyond_the_last_is_an_error(second_device: str) -> None:
-    with pytest.raises(DeviceError, match=r"'second:1' was asked for, but this machine has 1 device\(s\) of type"):
+    with pytest.raises(DeviceError, match=r"'second:1' was asked for, but this machine has 1 of this type"):
         SingleDevice("second:1")
 
 

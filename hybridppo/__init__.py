@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig as PPOConfig
     from hybridppo.agents.ppo.ppo import PPO as PPO
     from hybridppo.auto.auto import Auto as Auto
-    from hybridppo.distributed_policies import Central as Central
-    from hybridppo.distributed_policies import Environments as Environments
-    from hybridppo.distributed_policies import GPUOnly as GPUOnly
-    from hybridppo.distributed_policies import Local as Local
-    from hybridppo.distributed_policies import MultiLearner as MultiLearner
-    from hybridppo.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
-    from hybridppo.distributed_policies import SingleLearnerFine as SingleLearnerFine
     from hybridppo.environments.packages import make_env as make_env
     from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
     from hybridppo.environments.wrappers import FrameStack as FrameStack
@@ -51,7 +44,14 @@ if TYPE_CHECKING:
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
     from hybridppo.self_play import round_robin as round_robin
+    from hybridppo.settings import Central as Central
+    from hybridppo.settings import Environments as Environments
+    from hybridppo.settings import GPUOnly as GPUOnly
+    from hybridppo.settings import Local as Local
+    from hybridppo.settings import MultiLearner as MultiLearner
     from hybridppo.settings import SelfPlay as SelfPlay
+    from hybridppo.settings import SingleLearnerCoarse as SingleLearnerCoarse
+    from hybridppo.settings import SingleLearnerFine as SingleLearnerFine
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
     from hybridppo.tools.check import check_env as check_env
     from hybridppo.tools.compare import compare_placements as compare_placements

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -28,8 +28,7 @@ import torch
 
 from hybridppo._version import __version__
 from hybridppo.agents.registry import AGENTS, AnyAgent, AnyConfig, config_from_json, name_of
-from hybridppo.distributed_policies import distributed_from
-from hybridppo.environments.base import Environments
+from hybridppo.environments import base
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, meant_by, shown, shown_name
 from hybridppo.placements.placement import Placement
@@ -50,6 +49,173 @@ LARGEST_SEED = 2**128
 
 WITH_TARGET = {"changes_result": "target_return"}
 """Metadata of an option that can change the result only if the other option is given."""
+
+
+def _take_whole_numbers(options: Any) -> None:
+    """Check the fields that are whole numbers, whose metadata has the `least`, and take NumPy's as Python's."""
+    for each in fields(options):
+        value, least = getattr(options, each.name), each.metadata.get("least")
+        if least is not None and (value is not None or each.default is not None):
+            number = require_whole(each.name, value, least, below=each.metadata.get("below", 2**63))
+            object.__setattr__(options, each.name, number)
+
+
+REDUCTIONS = ("shards", "all_reduce")
+"""How learners may sum their gradients."""
+NUMBER: dict[str, Any] = {"least": 1, "below": 2**16}
+"""Metadata of a number of processes, or of parts."""
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """A way to distribute a training: a name and numbers, which are checked."""
+
+    name: ClassVar[str]
+    """Its name on the command line."""
+
+    def __post_init__(self) -> None:
+        _take_whole_numbers(self)
+
+    def part_in_result(self) -> str:
+        """The part of its text that can change the result of a seed by more than rounding; "local" if no part can."""
+        return Local.name
+
+    def __str__(self) -> str:
+        values = [getattr(self, field.name) for field in fields(self)]
+        return ":".join([self.name, *(str(value) for value in values if value not in (None, "shards"))])
+
+
+@dataclass(frozen=True)
+class Local(Distributed):
+    """Everything is in this process (and in worker processes, with `num_workers`)."""
+
+    name = "local"
+
+
+@dataclass(frozen=True)
+class SingleLearnerCoarse(Distributed):
+    """One learner, and remote samplers, which step environments with their own actors."""
+
+    samplers: int = field(metadata=NUMBER)
+    name = "coarse"
+
+
+@dataclass(frozen=True)
+class SingleLearnerFine(Distributed):
+    """Remote environments; actor and learner are together on one device."""
+
+    env_workers: int = field(metadata=NUMBER)
+    name = "fine"
+
+
+@dataclass(frozen=True)
+class Environments(Distributed):
+    """Remote environments; actor and learner may be on different devices."""
+
+    workers: int = field(metadata=NUMBER)
+    name = "environments"
+
+
+@dataclass(frozen=True)
+class MultiLearner(Distributed):
+    """Each learner has shards of the environments and of every minibatch; the gradients of all shards are summed.
+
+    Rollouts stay where they are sampled. Any number of learners gives the same bits for the same number of shards, on
+    devices of one kind. The processes are started by this one, or by torchrun.
+    """
+
+    learners: int | None = field(default=None, metadata=NUMBER)
+    """Number of learners; each has its own device if the placement uses cuda. None for all that torchrun has started.
+    """
+    shards: int | None = field(default=None, metadata=NUMBER)
+    """Number of parts of the environments and of every minibatch; each learner has equally many. None for one per
+    learner."""
+    reduce: Literal["shards", "all_reduce"] = "shards"
+    """How gradients are summed: "shards" in the order of the shards; "all_reduce" by torch.distributed, which
+    adds in another order (the same up to rounding) and sends less."""
+    name = "multi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reduce not in REDUCTIONS:
+            raise ConfigurationError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {shown(self.reduce)}")
+        if self.learners is not None and self.shards is not None and self.shards % self.learners:
+            raise ConfigurationError(
+                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
+            )
+        if self.learners is None and self.shards is not None:
+            raise ConfigurationError(
+                f"shards cannot be given without learners: {type(self).__name__}(learners, shards)"
+            )
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards; one for each learner by default."""
+        return self.shards or self.learners or 1
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"multi, {self.num_shards} shards" if self.num_shards > 1 else Local.name
+
+
+@dataclass(frozen=True)
+class GPUOnly(MultiLearner):
+    """`MultiLearner` for environments that each learner steps on its device: environments of tensors, or compiled."""
+
+    name = "gpu"
+
+
+@dataclass(frozen=True)
+class Central(Distributed):
+    """Learners that send gradients to a server of parameters, each at its own pace."""
+
+    learners: int = field(metadata=NUMBER)
+    """Number of learners; the environments, and the minibatches of an epoch, are divided evenly among them."""
+    max_lag: int | None = field(default=None, metadata=NUMBER | {"least": 0})
+    """How many optimizer steps old the parameters of a gradient may be when it is applied; a learner that would exceed
+    this waits. None for the number of learners minus one: then learners of equal speed do not wait."""
+    name = "central"
+
+    @property
+    def lag(self) -> int:
+        """`max_lag`, with its default."""
+        return self.learners - 1 if self.max_lag is None else self.max_lag
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"central:{self.learners}:{self.lag}"
+
+
+POLICIES: dict[str, type[Distributed]] = {
+    kind.name: kind
+    for kind in (Local, SingleLearnerCoarse, SingleLearnerFine, Environments, MultiLearner, GPUOnly, Central)
+}
+"""Every policy by its name on the command line."""
+
+
+def distributed_from(value: object) -> Distributed:
+    """A policy from itself, or from its text, such as `multi:2` or `multi:2:4`.
+
+    Raises:
+        ConfigurationError: if it is neither.
+    """
+    if isinstance(value, Distributed):
+        return value
+    if not isinstance(value, str):
+        raise ConfigurationError(f"distributed must be a policy or its text, as multi:2, got {shown(value)}")
+    name, *given = value.split(":")
+    if name not in POLICIES:
+        names = ", ".join(POLICIES)
+        raise ConfigurationError(f"unknown distributed={shown(value)}: use one of {names}, with its numbers (multi:2)")
+    kind = POLICIES[name]
+    takes = [each.name for each in fields(kind)]
+    words = {"reduce": given.pop()} if "reduce" in takes and given and given[-1] in REDUCTIONS else {}
+    most = len(takes) - ("reduce" in takes)
+    if len(given) > most or not all(number.isascii() and number.isdigit() for number in given):
+        form = ":".join([name, *(each.upper() for each in takes)])
+        raise ConfigurationError(f"distributed={name} is written {form}, with whole numbers, got {shown(value)}")
+    try:
+        return kind(*map(int, given), **words)
+    except TypeError:
+        raise ConfigurationError(f"distributed={name} needs {takes[0]}: {name}:2, for example") from None
 
 
 Opponents = Literal["uniform", "prioritised"]
@@ -160,15 +326,6 @@ class RunOptions:
         logger_names(self.track)
         if not isinstance(self.address, str | None):
             raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
-
-
-def _take_whole_numbers(options: SelfPlay | RunOptions) -> None:
-    """Check the fields that are whole numbers, whose metadata has the `least`, and take NumPy's as Python's."""
-    for each in fields(options):
-        value, least = getattr(options, each.name), each.metadata.get("least")
-        if least is not None and (value is not None or each.default is not None):
-            number = require_whole(each.name, value, least, below=each.metadata.get("below", 2**63))
-            object.__setattr__(options, each.name, number)
 
 
 def _self_play_fields(given: Any) -> dict[str, Any] | None:
@@ -408,7 +565,7 @@ class Plan:
 
     env: EnvSource
     settings: Settings
-    environments: Environments
+    environments: base.Environments
     agent: AnyAgent
     placement: Placement
     interruption: Interruption

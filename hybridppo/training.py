@@ -39,7 +39,6 @@ from hybridppo.auto.auto import Auto, Choice, PlacementChoice, resolve_placement
 from hybridppo.compiled.modules import has_numba
 from hybridppo.distributed.choosing import run_directory_of, strategy_of
 from hybridppo.distributed.strategy import Strategy
-from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about, require_spaces_of
 from hybridppo.environments.options import (
@@ -81,6 +80,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import (
+    Distributed,
     Plan,
     RunOptions,
     SelfPlay,

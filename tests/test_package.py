@@ -27,7 +27,7 @@ FLOORS = (
     {"placements", "reporting", "tensors"},
     {"agents"},
     {"runners"},
-    {"auto", "distributed_policies"},
+    {"auto"},
     {"settings"},
     {"loading"},
     {"distributed", "evaluating"},

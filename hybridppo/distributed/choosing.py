@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 
 from hybridppo.distributed.strategy import Strategy
-from hybridppo.distributed_policies import Central, Distributed, Local, MultiLearner, distributed_from
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.settings import RunOptions
+from hybridppo.settings import Central, Distributed, Local, MultiLearner, RunOptions, distributed_from
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.distributed.reduce import ShardedUpdate
 from hybridppo.distributed.strategy import Strategy, require_multiples, require_shareable
-from hybridppo.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -48,7 +47,7 @@ from hybridppo.runners.processes import command_of, signals_blocked, wait_for_en
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
-from hybridppo.settings import Plan, RunOptions
+from hybridppo.settings import GPUOnly, MultiLearner, Plan, RunOptions, distributed_from
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
 

@@ -17,8 +17,6 @@ from hybridppo.agents.registry import AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE
 from hybridppo.auto.auto import Auto
 from hybridppo.distributed.strategy import Strategy, as_copies, require_multiples, require_shareable
-from hybridppo.distributed_policies import Central, Distributed, SingleLearnerCoarse, SingleLearnerFine
-from hybridppo.distributed_policies import Environments as EnvironmentWorkers
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -29,7 +27,8 @@ from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
-from hybridppo.settings import Plan, RunOptions
+from hybridppo.settings import Central, Distributed, Plan, RunOptions, SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.settings import Environments as EnvironmentWorkers
 from hybridppo.system.signals import handlers_kept
 
 logger = logging.getLogger(__name__)

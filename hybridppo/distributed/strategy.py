@@ -11,7 +11,6 @@ from typing_extensions import Self
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
-from hybridppo.distributed_policies import Distributed, Local
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -23,7 +22,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
-from hybridppo.settings import Plan, RunOptions
+from hybridppo.settings import Distributed, Local, Plan, RunOptions
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from gpu_cases.case import (
 from gpu_cases.tensors import EAGER, LENGTH
 
 from hybridppo.agents import PPO
-from hybridppo.distributed_policies import GPUOnly
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
@@ -32,6 +31,7 @@ from hybridppo.errors import DeviceError
 from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runners.sampler import RolloutPlan
+from hybridppo.settings import GPUOnly
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
 from hybridppo.training import TrainResult, train
 

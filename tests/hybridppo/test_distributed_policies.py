@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, DistributedError, MultiLearner
 from hybridppo.distributed.ray_strategy import RayStrategy
-from hybridppo.distributed_policies import POLICIES, Distributed, distributed_from
+from hybridppo.settings import POLICIES, Distributed, distributed_from
 
 EVERY: dict[str, Distributed] = {
     "local": hybridppo.Local(),

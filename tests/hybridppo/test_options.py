@@ -21,11 +21,19 @@ from hybridppo import ConfigurationError, DDPGConfig, PPOConfig, RunDirectoryErr
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.parsing import flags_of
-from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.placement import KINDS
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.settings import GROUPS, RunOptions, Settings, can_change_result, changeable_names, fields_of, helps
+from hybridppo.settings import (
+    GROUPS,
+    RunOptions,
+    Settings,
+    can_change_result,
+    changeable_names,
+    distributed_from,
+    fields_of,
+    helps,
+)
 
 OPTIONS = fields_of(*GROUPS)
 CONFIG = ppo_config(num_envs=2, num_steps=8, num_epochs=1, hidden_sizes=(4,))

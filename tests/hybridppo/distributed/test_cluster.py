@@ -16,7 +16,7 @@ from hybridppo.distributed.ray_strategy import _require_joined
 CODE = """
 import sys
 from hybridppo.distributed.ray_strategy import RayStrategy
-from hybridppo.distributed_policies import SingleLearnerCoarse
+from hybridppo.settings import SingleLearnerCoarse
 from hybridppo.errors import HybridPPOError
 try:
     with RayStrategy(SingleLearnerCoarse(2), sys.argv[1] or None):
@@ -95,7 +95,7 @@ def test_a_cluster_that_asks_for_a_token_lets_nobody_in_without_and_the_error_ha
 PRIORITIES = """
 import os
 from hybridppo.distributed.ray_strategy import RayStrategy
-from hybridppo.distributed_policies import SingleLearnerCoarse
+from hybridppo.settings import SingleLearnerCoarse
 with RayStrategy(SingleLearnerCoarse(1), "local"):
     import ray
     print("niceness", ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))

@@ -51,12 +51,12 @@ class Part:
     worker: int
     number: int
     """Its place among the parts of its worker."""
-    turn: int
-    """The number of its buffer."""
     versions: Array
     """The versions of the parameters that acted, `[steps]`."""
-    is_anew: bool
+    is_anew: bool = False
     """Whether its environments were restarted before it, in a new worker."""
+    is_asked: bool = False
+    """Whether the worker was asked to fill it."""
     filled: int = 0
     """The number of steps so far."""
     finals: FinalObservations = field(default_factory=list)
@@ -69,10 +69,6 @@ class Part:
     def oldest(self) -> int:
         """The oldest version that acted."""
         return int(self.versions.min())
-
-    def begin_again(self, is_anew: bool) -> None:
-        """Drop the steps so far."""
-        self.filled, self.finals, self.infos, self.seconds, self.is_anew = 0, [], [], 0.0, is_anew
 
     def continues(self, before: "Part") -> bool:
         """Whether its first step follows the last step of another part."""
@@ -131,13 +127,11 @@ class LaggingSampler(Sampler):
         self.steps_dropped = 0
         """Environment steps that were too old to learn from."""
         self._version = 0
-        self._free = [deque(range(self._most_room)) for _ in range(num_workers)]
-        self._numbers = [0] * num_workers
-        self._anew = [False] * num_workers
-        self._to_fill: list[deque[Part]] = [deque() for _ in range(num_workers)]
-        """Parts that are not being filled; those that were broken off come first."""
-        self._asked_for: list[deque[Part]] = [deque() for _ in range(num_workers)]
-        """Parts that workers fill, in their order."""
+        self._begun, self._given = [0] * num_workers, [0] * num_workers
+        """How many parts of each worker have begun, and how many of these are in rollouts or were dropped."""
+        self._is_anew = [False] * num_workers
+        self._unfilled: list[deque[Part]] = [deque() for _ in range(num_workers)]
+        """The parts of each worker that are not full, in their order."""
         self._done: deque[Part] = deque()
         """Full parts: those of the oldest parameters first, and else in the order of their ends."""
         self._is_going = False
@@ -146,7 +140,7 @@ class LaggingSampler(Sampler):
     @property
     def is_under_way(self) -> bool:
         """Whether there are steps that are not in a rollout yet, or workers are stepping."""
-        return self._is_going or bool(self._done) or any(self._to_fill)
+        return self._is_going or bool(self._done) or any(self._unfilled)
 
     @property
     def is_paused(self) -> bool:
@@ -159,15 +153,6 @@ class LaggingSampler(Sampler):
         with self._all_counted():
             return self.counts.env_steps
 
-    def _measure(self, versions: Array) -> None:
-        """Set the metrics: the mean lag of a rollout, the dropped steps, and the share of time that workers sampled."""
-        before, self._measured_at = self._measured_at, time.perf_counter()
-        self.metrics = {
-            "policy_lag_mean": self._version - float(versions.mean()),
-            "steps_dropped": self.steps_dropped,
-            "samplers_busy": min(1.0, self.seconds_filling / (self._measured_at - before)),
-        }
-
     def sample_async(self, actor: SamplingActor) -> None:
         """Use a copy of these parameters in all parts that begin from now on; let workers fill free parts.
 
@@ -179,55 +164,59 @@ class LaggingSampler(Sampler):
         self._ask_for_more()
 
     def _ask_for_more(self) -> None:
-        for worker, free in enumerate(self._free):
-            to_fill = self._to_fill[worker]
-            while self._most_room - len(free) < self._room:
-                to_fill.append(self._new_part(worker, free.popleft()))
-            while to_fill:
-                if self._workers.fill(worker, to_fill[0].turn, to_fill[0].filled):
-                    self._asked_for[worker].append(to_fill.popleft())
+        for worker, parts in enumerate(self._unfilled):
+            while self._begun[worker] - self._given[worker] < self._room:
+                self._add_part(worker)
+            while (part := next((part for part in parts if not part.is_asked), None)) is not None:
+                part.is_asked = self._workers.fill(worker, self._turn_of(part), part.filled)
 
-    def _new_part(self, worker: int, turn: int) -> Part:
-        noise, envs = self._buffers[turn].noise, self._envs[worker]
-        noise[:, envs] = self._plan.distribution.draw_noise(self._plan.noise, (len(noise), self._width))
-        self._numbers[worker] += 1
-        is_anew, self._anew[worker] = self._anew[worker], False
-        return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)
+    def _turn_of(self, part: Part) -> int:
+        """The number of its buffer; a worker's parts are given away in their order."""
+        return part.number % self._most_room
+
+    def _add_part(self, worker: int) -> None:
+        part = Part(worker, self._begun[worker], np.zeros(self._steps, np.int64), self._is_anew[worker])
+        self._begun[worker], self._is_anew[worker] = part.number + 1, False
+        noise = self._buffers[self._turn_of(part)].noise
+        shape = len(noise), self._width
+        noise[:, self._envs[worker]] = self._plan.distribution.draw_noise(self._plan.noise, shape)
+        self._unfilled[worker].append(part)
 
     def _begin_anew(self, worker: int) -> None:
         """Let a new worker fill the parts that a lost one has not filled."""
-        parts = [*self._asked_for[worker], *self._to_fill[worker]]
-        for part in parts:
-            part.begin_again(is_anew=part is parts[0])
-        self._anew[worker] = not parts
-        self._asked_for[worker].clear()
-        self._to_fill[worker].clear()  # in place, because `_ask_for_more` holds it
-        self._to_fill[worker].extend(parts)
+        parts = self._unfilled[worker]
+        for i, part in enumerate(parts):
+            parts[i] = Part(worker, part.number, part.versions, is_anew=i == 0)
+        self._is_anew[worker] = not parts
+
+    @property
+    def _asked(self) -> list[int]:
+        """The workers that fill a part."""
+        return [worker for worker, parts in enumerate(self._unfilled) if any(part.is_asked for part in parts)]
 
     def _look(self, *, patient: bool) -> None:
         """Wait for one answer; if not `patient`, take one answer from each worker that has answered already."""
-        owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
         try:
-            for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
+            for worker, answer in self._workers.pool.answers(self._asked, patience=None if patient else 0.0):
                 if isinstance(answer, WorkerLostError):
                     self._workers.replace(worker, answer)
                 else:
-                    self._take(self._asked_for[worker].popleft(), *answer)
+                    self._take(self._unfilled[worker], *answer)
                 if patient:
                     return
         except EnvError as error:
             self._broken_by = type(error)(str(error))
             raise
 
-    def _take(self, part: Part, filled: Filled, seconds: float) -> None:
+    def _take(self, parts: deque[Part], filled: Filled, seconds: float) -> None:
+        part = next(part for part in parts if part.is_asked)
         part.versions[part.filled : filled.rows] = filled.version
-        part.filled = filled.rows
+        part.filled, part.is_asked = filled.rows, False
         part.finals += filled.finals
         part.infos += [filled.infos] if filled.infos is not None else []
         part.seconds += seconds
-        if part.filled < self._steps:  # it was stopped
-            self._to_fill[part.worker].append(part)
-        else:
+        if part.filled == self._steps:  # else it was stopped
+            parts.popleft()
             self._workers.pool.end_row(part.worker)
             # The parts of a worker stay in order, because its versions never fall.
             self._done = deque(sorted((*self._done, part), key=Part.oldest))
@@ -238,14 +227,14 @@ class LaggingSampler(Sampler):
             part, before = self._done.popleft(), self.counts.env_steps
             self._count(part)
             self.steps_dropped += self.counts.env_steps - before
-            self._free[part.worker].append(part.turn)
+            self._given[part.worker] += 1
         return len(self._done) >= self._num_parts * len(self._envs)
 
     def pause(self) -> None:
         """Stop the workers after their present steps."""
         self._stop[0] = 1
         try:
-            while any(self._asked_for):
+            while self._asked:
                 self._look(patient=True)
         finally:
             self._stop[0] = 0
@@ -259,7 +248,7 @@ class LaggingSampler(Sampler):
         """As in the base; drops all parts."""
         super().give_up(reason)
         self._is_going = False
-        for parts in (self._done, *self._to_fill, *self._asked_for):
+        for parts in (self._done, *self._unfilled):
             parts.clear()
 
     def sample_wait(self) -> Rollout:
@@ -275,9 +264,9 @@ class LaggingSampler(Sampler):
             while not self._has_enough():
                 if not self._stop[0]:
                     # No worker is idle while the learner waits.
-                    self._room = min(self._most_room, self._room + (not all(self._asked_for)))
+                    self._room = min(self._most_room, self._room + (len(self._asked) < len(self._envs)))
                     self._ask_for_more()
-                if not any(self._asked_for):
+                if not self._asked:
                     self._is_going = False
                     raise Stopped
                 self._look(patient=True)
@@ -288,7 +277,12 @@ class LaggingSampler(Sampler):
                 break
             self._ask_for_more()
         self.infos.end_rollout()
-        self._measure(versions)
+        before, self._measured_at = self._measured_at, time.perf_counter()
+        self.metrics = {
+            "policy_lag_mean": self._version - float(versions.mean()),
+            "steps_dropped": self.steps_dropped,
+            "samplers_busy": min(1.0, self.seconds_filling / (self._measured_at - before)),
+        }
         rollout = self._rollout_of(buffer, valid, finals, int(versions.min()), returns)
         if buffer.waiting.any():  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
@@ -308,13 +302,10 @@ class LaggingSampler(Sampler):
         ordered = sorted(parts, key=lambda part: (part.worker, part.number))  # so that most parts continue others
         for i, part in enumerate(ordered):
             number, place = divmod(i, self._num_parts)
-            envs, rows, counted = (
-                slice(number * width, (number + 1) * width),
-                slice(place * steps, (place + 1) * steps),
-                part.counted,
-            )
+            envs, rows = slice(number * width, (number + 1) * width), slice(place * steps, (place + 1) * steps)
+            counted = part.counted
             assert counted is not None
-            ours = self._buffers[part.turn].of(self._envs[part.worker])
+            ours = self._buffers[self._turn_of(part)].of(self._envs[part.worker])
             for name, array in ours.arrays.items():
                 if name != "noise":
                     start = 0 if name == "history" else rows.start
@@ -329,7 +320,7 @@ class LaggingSampler(Sampler):
                     whole.truncated[rows.stop - 1, envs.start + env] = True
                     if (steps - 1, env) not in known:
                         finals.append((rows.stop - 1, envs.start + env, ours.observations[steps, env].copy()))
-            self._free[part.worker].append(part.turn)
+            self._given[part.worker] += 1
         self._workers.infos = [sums for part in parts for sums in part.infos]
         self.seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
         return whole, valid, sorted(finals, key=lambda final: final[:2]), versions, returns
@@ -340,14 +331,14 @@ class LaggingSampler(Sampler):
         if part.is_anew:
             self.counts.drop_running(envs)
             self.counts.env_restarts += self._width // self._workers.num_agents
-        part.counted = self.counts.add_columns(self._buffers[part.turn].of(envs), envs, part.filled)
+        part.counted = self.counts.add_columns(self._buffers[self._turn_of(part)].of(envs), envs, part.filled)
 
     @contextmanager
     def _all_counted(self) -> Iterator[None]:
         """A context in which the steps that are not in a rollout yet are counted, as dropped."""
         counts, dropped = self.counts.state(), self.steps_dropped
         try:
-            for part in (*self._done, *(part for parts in self._to_fill for part in parts if part.filled)):
+            for part in (*self._done, *(part for parts in self._unfilled for part in parts if part.filled)):
                 self._count(part)
             self.steps_dropped += self.counts.env_steps - counts["env_steps"]
             yield

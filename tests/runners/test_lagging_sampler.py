@@ -417,8 +417,8 @@ def test_an_agent_with_a_replay_buffer_learns_from_all() -> None:
 def test_what_the_oldest_parameters_acted_is_given_away_first() -> None:
     sampler = Case().sampler
     for number, (worker, version) in enumerate([(0, 3), (1, 1), (0, 3), (1, 2)]):
-        part = Part(worker, number, turn=0, versions=np.zeros(16, np.int64), is_anew=False)
-        sampler._take(part, Filled(16, [], version, None), 1.0)
+        part = Part(worker, number, np.zeros(16, np.int64), is_asked=True)
+        sampler._take(deque([part]), Filled(16, [], version, None), 1.0)
     assert [(part.worker, part.number) for part in sampler._done] == [(1, 1), (1, 3), (0, 0), (0, 2)]
 
 

@@ -27,7 +27,7 @@ class Worker:
 
     Args:
         setup: sent to all workers: `source` and `options` of the environments, their number `num_envs` and
-            `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields` of a
+            `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; the `layout` of a
             rollout.
         envs: the environments of this worker.
         seed: the seed of the first of them.
@@ -136,7 +136,7 @@ def serve(trainer: Trainer) -> None:
     """Make the environments; then fill rows, or answer other messages."""
     setup, arrays = trainer.setup, trainer.arrays
     with contextlib.closing(Worker(setup, trainer.envs, trainer.seed)) as worker:
-        of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["fields"]} for i in range(setup["num_buffers"])]
+        of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["layout"]} for i in range(setup["num_buffers"])]
         buffers = [RolloutBuffer(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
         published, stop = PublishedParameters(arrays), arrays["stop"].data
         worker.stepper.heartbeat = trainer.heartbeat.data

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
-from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
@@ -64,21 +65,21 @@ class Work:
     """The environments of each worker."""
     columns: Sequence[slice]
     """The columns of each worker; an environment has a column for each of its agents."""
-    layout: Layout
-    """The layout of a buffer: of a rollout, or of a part of one."""
     num_buffers: int
     """The number of buffers."""
-    num_parameters: int
-    """The number of the actor's parameters."""
     setup: dict[str, Any]
     """Sent to all workers (`Worker`)."""
-    options: EnvironmentOptions
     pin_for: torch.device | None
     """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
 
+    @property
+    def timeout(self) -> float:
+        """Seconds without an answer or a step after which a worker is lost."""
+        return float(self.setup["options"].worker_timeout)
+
     def allocate(self) -> RolloutBuffer:
         """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
-        return allocate(self.layout, self.pin_for)
+        return allocate(self.setup["layout"], self.pin_for)
 
 
 FEWEST_ROLLOUTS = 5
@@ -128,18 +129,12 @@ class Processes(LocalProcesses, Transport):
     """
 
     def __init__(self, work: Work) -> None:
-        numbers = range(work.num_buffers)
-        layout = {f"{name}{i}": spec for i in numbers for name, spec in work.layout.items()}
-        super().__init__(
-            "hybridppo.runners.worker",
-            "worker",
-            work.shares,
-            {**work.setup, "num_buffers": work.num_buffers},
-            work.options.worker_timeout,
-            layout={**layout, **PublishedParameters.layout(work.num_parameters)},
-        )
+        setup, numbers = {**work.setup, "num_buffers": work.num_buffers}, range(work.num_buffers)
+        layout = {f"{name}{i}": spec for i in numbers for name, spec in setup["layout"].items()}
+        layout |= PublishedParameters.layout(sum(map(math.prod, setup["shapes"])))
+        super().__init__("hybridppo.runners.worker", "worker", work.shares, setup, work.timeout, layout=layout)
         self._published = PublishedParameters(self.arrays)
-        self.buffers = [RolloutBuffer(**{name: self.arrays[f"{name}{i}"] for name in work.layout}) for i in numbers]
+        self.buffers = [RolloutBuffer(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None
         if work.pin_for is not None:
@@ -196,27 +191,24 @@ class Workers:
         self.encode, self.num_agents = template.encode, template.num_agents
         self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
         agents = template.num_agents
-        shares = divided(num_envs, num_workers)
+        self._shares = shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
         layout = RolloutBuffer.layout(
             plan.num_steps, num_envs * agents, template.encode, plan.distribution, plan.memory
         )
-        form, arrays = _form_of(network), arrays_of(network)
         setup = {
             "source": to_send(source),
             "options": options,
-            "fields": list(layout),
-            "shapes": [tuple(array.shape) for array in arrays],
-            "form": form,
+            "layout": layout,
+            "shapes": [tuple(array.shape) for array in arrays_of(network)],
+            "form": _form_of(network),
             "distribution": plan.distribution,
             "memory": plan.memory,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
-        size = sum(array.numel() for array in arrays)
-        self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, plan.pin_for)
-        self.pool = transport(self.work)
+        self.pool = transport(Work(shares, self.columns, num_buffers, setup, plan.pin_for))
         self.buffers, self.stop = self.pool.buffers, self.pool.stop
         self.counts: Any = None
         """Counts the steps; set by the sampler."""
@@ -242,7 +234,7 @@ class Workers:
 
     def _seed_of(self, worker: int) -> int:
         """The seed of a worker's first environment."""
-        return self._env_seed + int(self.work.shares[worker].start)
+        return self._env_seed + int(self._shares[worker].start)
 
     def publish(self, actor: SamplingActor) -> None:
         """Let workers use a copy of this actor's parameters in everything that they begin from now on."""
@@ -337,13 +329,13 @@ class Workers:
             raise error
 
         def begin(seed: int) -> None:
-            again: list[tuple[str, Any]] = [("steer", (steering,)) for steering in self._steering]
-            if self._info_names:
-                again.append(("measure_infos", (self._info_names,)))
-            for message in again:
-                _, problem = self.pool.call(worker, *message)
-                if problem is not None:
-                    raise problem
+            names = [("measure_infos", (self._info_names,))] if self._info_names else []
+            for kind, arguments in [*(("steer", (steering,)) for steering in self._steering), *names]:
+                self.pool.ask(worker, kind, arguments)
+                for _, answer in self.pool.answers([worker]):
+                    problem = answer if isinstance(answer, WorkerLostError) else answer[0][1]
+                    if problem is not None:
+                        raise problem
 
         try:
             self.pool.replace(worker, error, self._seed_of(worker), begin)
@@ -366,11 +358,10 @@ class Workers:
                     self.replace(worker, answer)
                 else:
                     answers[worker] = answer
-        results = [answers[worker][0] for worker in self.pool.workers]
-        for _, error in results:
-            if error is not None:
-                raise error
-        return [result for result, _ in results]
+        results, problems = zip(*(answers[worker][0] for worker in self.pool.workers), strict=True)
+        for problem in filter(None, problems):
+            raise problem
+        return list(results)
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """As `Environments.measure_infos`."""

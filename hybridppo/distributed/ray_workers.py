@@ -338,8 +338,7 @@ class RaySamplers(RayPool, Transport):
     """
 
     def __init__(self, work: Work) -> None:
-        setup = {**work.setup, "layout": work.layout}
-        super().__init__(RemoteSampler, "sampler", work.shares, setup, work.options.worker_timeout)
+        super().__init__(RemoteSampler, "sampler", work.shares, work.setup, work.timeout)
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
         self._work, self._has_stopped = work, False

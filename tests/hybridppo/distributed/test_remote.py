@@ -55,7 +55,7 @@ def share() -> tuple[RemoteSampler, Any, np.ndarray[Any, Any]]:
         )  # fmt: skip
     work: Work = captured.value.args[0]
     remote = RemoteSampler()
-    remote.begin(pack({**work.setup, "layout": work.layout}), sys.path, work.shares[1], 5)
+    remote.begin(pack(work.setup), sys.path, work.shares[1], 5)
     flat = np.concatenate([array.detach().numpy().reshape(-1) for array in arrays_of(agent.actor)])
     return remote, flat, np.zeros((STEPS, 2, 2), np.float32)
 

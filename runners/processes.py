@@ -52,6 +52,45 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", _BEGIN.format(path=ascii(path), root=ascii(_PACKAGE_ROOT)), module, *arguments]
 
 
+def started(module: str, **options: Any) -> "tuple[subprocess.Popen[bytes], Any]":
+    """A process that calls `main` of a module, and the connection to it, which is its standard input.
+
+    Args:
+        module: the module.
+        **options: as for `Popen`.
+    """
+    ours, theirs = Pipe()
+    with theirs, os.fdopen(_descriptor_of(theirs), "r+b", 0) as stdin:
+        return subprocess.Popen(command_of(module), stdin=stdin.fileno(), **options), ours
+
+
+def connection_of_stdin() -> Any:
+    """The connection to the process that has started this one by `started`; the standard input becomes empty."""
+    connection = _connection_of(os.dup(0))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return connection
+
+
+def _descriptor_of(connection: Any) -> int:
+    """A new descriptor of a connection."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.open_osfhandle(reduction.duplicate(connection.fileno()), os.O_RDWR)
+    return os.dup(connection.fileno())
+
+
+def _connection_of(descriptor: int) -> Any:
+    """The connection of a descriptor."""
+    if sys.platform == "win32":
+        import msvcrt
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(msvcrt.get_osfhandle(descriptor))
+    return Connection(descriptor)
+
+
 def wait_for_ends(processes: Iterable["subprocess.Popen[bytes]"], seconds: float) -> None:
     """Wait for all processes to end, and kill those that still run after this number of seconds."""
     deadline = time.monotonic() + seconds
@@ -143,9 +182,7 @@ def answer_trainer(serve: Callable[[Trainer], None]) -> None:
     """Serve the process that has started this one, until the connection, which is the standard input, ends."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    connection = _connection_of(os.dup(0))
-    with open(os.devnull, "rb") as nothing:  # for environments that read their input
-        os.dup2(nothing.fileno(), 0)
+    connection = connection_of_stdin()
     try:
         connection.send(("started", None, 0.0))
         worker, envs, seed, layout = connection.recv()
@@ -158,25 +195,6 @@ def answer_trainer(serve: Callable[[Trainer], None]) -> None:
         with contextlib.suppress(ConnectionError):  # another worker has failed first, and the trainer is gone
             connection.send(("error", text_of_failure(error), None))
         raise SystemExit(1) from None
-
-
-def _descriptor_of(connection: Any) -> int:
-    """A new descriptor of a connection."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        return msvcrt.open_osfhandle(reduction.duplicate(connection.fileno()), os.O_RDWR)
-    return os.dup(connection.fileno())
-
-
-def _connection_of(descriptor: int) -> Any:
-    """The connection of a descriptor."""
-    if sys.platform == "win32":
-        import msvcrt
-        from multiprocessing.connection import PipeConnection
-
-        return PipeConnection(msvcrt.get_osfhandle(descriptor))
-    return Connection(descriptor)
 
 
 def text_of_failure(error: BaseException) -> str:
@@ -490,12 +508,9 @@ class LocalProcesses(Pool):
 
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker's process, which loads its modules meanwhile; the connection is its standard input."""
-        ours, theirs = Pipe()
-        with theirs, os.fdopen(_descriptor_of(theirs), "r+b", 0) as stdin, signals_blocked():
-            self._processes[worker] = subprocess.Popen(
-                command_of(self._module), env={**os.environ, **ONE_THREAD}, stdin=stdin.fileno()
-            )
-        self._connections[worker], self._starting[worker] = ours, env_seed
+        with signals_blocked():
+            self._processes[worker], self._connections[worker] = started(self._module, env={**os.environ, **ONE_THREAD})
+        self._starting[worker] = env_seed
 
     def wait_until_ready(self, workers: Collection[int]) -> None:
         """As in the base; sends a worker its setup as soon as it has loaded its modules. A second call does nothing."""

@@ -82,14 +82,12 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Workers, learners and runs are copies of a warm process, except in tests that look at how they start."""
     from hybridppo.distributed import learners
     from hybridppo.runners import processes
-    from hybridppo.tools import jobs
 
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(processes, "subprocess", WarmSubprocess)
         if request.node.get_closest_marker("torch_in_workers") is not None:
             monkeypatch.setattr(WarmSubprocess, "kind", "--serve-workers-with-torch")
         monkeypatch.setattr(learners, "subprocess", WarmTrainers)
-        monkeypatch.setattr(jobs, "subprocess", WarmTrainers)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,11 @@
 """Runs side by side, each in a process of its own: `python -m hybridppo.tools.jobs`.
 
-The first line of a process's standard input is the pickled call. When the input closes, because the parent stops the
-process or dies, the training is saved and the process ends; a later call continues the training.
+A process first receives the pickled call. When its connection closes, because the parent stops the process or dies, the
+training is saved and the process ends; a later call continues the training.
 """
 
-import base64
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,7 +22,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
-from hybridppo.runners.processes import command_of, wait_for_ends
+from hybridppo.runners.processes import connection_of_stdin, started, wait_for_ends
 from hybridppo.settings import changeable_names
 from hybridppo.training import resume, train
 
@@ -78,21 +76,16 @@ class Job:
     """
 
     def __init__(self, call: Callable[[], bool], log: Path) -> None:
-
-        data = base64.b64encode(pack({"source": call}, ""))
+        data = pack({"source": call}, "")
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        # Not in this process's group: Ctrl-C in a terminal reaches only the parent, which then closes the input.
+        # Not in this process's group: Ctrl-C in a terminal reaches only the parent, which then closes the connection.
         group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # only Windows has this name
         apart: dict[str, Any] = {"creationflags": group} if sys.platform == "win32" else {"start_new_session": True}
         with log.open("ab") as file:
-            command = command_of("hybridppo.tools.jobs")
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, **apart)
-        assert self._process.stdin is not None
-        self._input = self._process.stdin
+            self._process, self._connection = started("hybridppo.tools.jobs", stdout=file, stderr=file, **apart)
         with contextlib.suppress(OSError):  # it has ended already: `ended` says how
-            self._input.write(data + b"\n")
-            self._input.flush()
+            self._connection.send_bytes(data)
 
     def ended(self) -> bool:
         """Whether it has ended.
@@ -113,8 +106,7 @@ class Job:
 
     def close(self) -> None:
         """Ask it to stop, without waiting."""
-        with contextlib.suppress(OSError):  # the input was not read by a process that has ended
-            self._input.close()
+        self._connection.close()
 
     def stop(self) -> None:
         """Stop it, and wait until it has saved and has ended."""
@@ -194,11 +186,12 @@ def require_same(file: Path, settings: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Make the call on the standard input; the exit code."""
-    data = base64.b64decode(sys.stdin.readline())
-    threading.Thread(target=_stop_when_closed, daemon=True).start()
+    """Make the call that this process receives; the exit code."""
+    connection = connection_of_stdin()
+    call = cloudpickle.loads(connection.recv_bytes())["source"]
+    threading.Thread(target=_stop_when_closed, args=(connection,), daemon=True).start()
     try:
-        return EXIT_DONE if cloudpickle.loads(data)["source"]() else EXIT_STOPPED
+        return EXIT_DONE if call() else EXIT_STOPPED
     except HybridPPOError as error:
         print(error, file=sys.stderr)
         return EXIT_ERROR
@@ -206,7 +199,7 @@ def main() -> int:
         return EXIT_STOPPED
 
 
-def _stop_when_closed() -> None:
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
+def _stop_when_closed(connection: Any) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()  # nothing ever comes
     signal.raise_signal(signal.SIGINT)

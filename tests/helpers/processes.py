@@ -78,45 +78,37 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 
 
 class WarmSubprocess:
-    """Replaces `subprocess` where the library starts worker processes: they are copies of a warm one."""
+    """Replaces `subprocess` where the library starts worker processes and whole runs: they are copies of a warm one."""
 
     TimeoutExpired = subprocess.TimeoutExpired
     kind = "--serve-workers"
 
     @classmethod
-    def Popen(cls, command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
+    def Popen(cls, command: list[str], *, stdin: int, **options: Any) -> Any:  # noqa: N802 - as it is called there
         """A process of `command_of(MODULE)`, whose standard input is the connection."""
-        assert ONE_THREAD.items() <= env.items()
-        process = _WarmProcess(command[1:], stdin, env=env, kind=cls.kind)
-        _copies[psutil.Process(process.pid)] = command[3]
-        return process
+        if command[3] == "hybridppo.tools.jobs":
+            return _warm_copy(command, stdin, **options)
+        assert ONE_THREAD.items() <= options["env"].items()
+        return _warm_copy(command, stdin, kind=cls.kind, **options)
 
 
 class WarmTrainers:
-    """Replaces `subprocess` where the library starts learners, or whole runs, which read their input."""
+    """Replaces `subprocess` where the library starts learners."""
 
-    DEVNULL, PIPE, TimeoutExpired = subprocess.DEVNULL, subprocess.PIPE, subprocess.TimeoutExpired
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
 
     @staticmethod
-    def Popen(command: list[str], *, stdin: int, **options: Any) -> Any:  # noqa: N802 - as it is called there
+    def Popen(command: list[str], *, stdin: int) -> Any:  # noqa: N802 - as it is called there
         """A process of `command_of(MODULE, ARGUMENTS)`."""
-        if stdin == subprocess.DEVNULL:
-            with open(os.devnull) as nothing:
-                process = _WarmProcess(command[1:], nothing.fileno(), **options)
-            _copies[psutil.Process(process.pid)] = command[3]
-            return process
-        assert stdin == subprocess.PIPE
-        theirs, ours = os.pipe()
-        try:
-            process = _WarmProcess(command[1:], theirs, **options)
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        process.stdin = open(ours, "wb")  # noqa: SIM115
-        _copies[psutil.Process(process.pid)] = command[3]
-        return process
+        assert stdin == subprocess.DEVNULL
+        with open(os.devnull) as nothing:
+            return _warm_copy(command, nothing.fileno())
+
+
+def _warm_copy(command: list[str], stdin: int, **options: Any) -> Any:
+    process = _WarmProcess(command[1:], stdin, **options)
+    _copies[psutil.Process(process.pid)] = command[3]
+    return process
 
 
 _copies: dict[psutil.Process, str] = {}

@@ -30,7 +30,6 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.on_tensors import own_rows
 from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents, RowLayout
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import part_of, whole
@@ -406,8 +405,8 @@ class Policies:
         layout = ObservationEncoder(agent.observation_space).layout
         part = replace(
             part,
-            observations=own_rows(part.observations, layout).contiguous(),
-            final_observations=own_rows(part.final_observations, layout).contiguous(),
+            observations=layout.own(part.observations).contiguous(),
+            final_observations=layout.own(part.final_observations).contiguous(),
         )
         if not isinstance(self.distribution, DistributionOfPolicies):
             return part

@@ -21,7 +21,6 @@ from hybridppo.rollouts.on_device import DeviceRollout, TensorStatistics
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like, warned_of_bounds
-from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
 
@@ -216,7 +215,7 @@ class BaseDeviceSampler(Sampler):
             valid_rows = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(1)
             finals = self._finals(final_rows)
-            numbers = numbers_of(block.observations, self._encode.layout), block.rewards, finals
+            numbers = self._encode.layout.numbers(block.observations), block.rewards, finals
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
             (finite,), counted = self.counts.on_host(block, [is_finite])
             if not finite:

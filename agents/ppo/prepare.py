@@ -22,7 +22,6 @@ from hybridppo.rollouts.advantages import discounted_sums
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import sent
 
 EVERY = slice(None)
@@ -326,7 +325,7 @@ def too_large(
         rollout.are_steps[..., None],
     )
     if observations is not None and not bool(observations.moments.variance.isfinite().all()):
-        kind, numbers = "observation", numbers_of(rollout.observations[:-1], encode.layout)
+        kind, numbers = "observation", encode.layout.numbers(rollout.observations[:-1])
         sizes = numbers.abs() * are_steps * ~observations.moments.variance.isfinite()
     else:
         kind, numbers, sizes = "reward", rewards, rewards.abs() * are_steps

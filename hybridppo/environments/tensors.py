@@ -33,7 +33,7 @@ from hybridppo.spaces.of_agents import (
     joint_space,
     spaces_with_critics_part,
 )
-from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of, on_device
+from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.devices import accelerator_of
 from hybridppo.system.validation import plain
@@ -148,7 +148,7 @@ class TensorAgents:
         for kind, own in self._by_kind(name, observations).items():
             rows = self._encoders[kind](own, f"{name}[{kind!r}]")
             if isinstance(self.observation_space, SpacesOfAgents) and rows.dtype == torch.uint8:
-                is_bad = ~numbers_of(rows, self._encoders[kind].layout).isfinite().flatten(1).all(1, keepdim=True)
+                is_bad = ~self._encoders[kind].layout.numbers(rows).isfinite().flatten(1).all(1, keepdim=True)
                 rows = rows.flatten(1).to(torch.float32).masked_fill(is_bad, torch.nan)  # which is found later
             rows = rows.reshape(self._num_envs, -1, *rows.shape[1:])
             if self._row.image is None:
@@ -466,7 +466,7 @@ class TensorEnvironments(Environments):
         Raises:
             EnvError: naming the first environment and number.
         """
-        numbers = values[..., None] if what == "reward" else numbers_of(values, self.encode.layout)
+        numbers = values[..., None] if what == "reward" else self.encode.layout.numbers(values)
         is_bad = ~numbers.isfinite()
         if not bool(is_bad.any()):
             return

@@ -12,7 +12,6 @@ from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
 from hybridppo.networks.modes import float32_linear
 from hybridppo.networks.numpy_mlp import FORBIDDEN
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, twin_within
-from hybridppo.spaces.on_tensors import numbers_of, own_rows
 from hybridppo.spaces.rows import RowLayout
 
 
@@ -68,7 +67,7 @@ class Network(nn.Module):
     def finished(self, outputs: Tensor, observations: Tensor) -> Tensor:
         """The last layer's outputs with forbidden logits replaced, followed by the log standard deviations."""
         if self.mask_size:
-            forbidden = numbers_of(observations, self._layout)[..., -self.mask_size :] == 0.0
+            forbidden = self._layout.numbers(observations)[..., -self.mask_size :] == 0.0
             logits, others = outputs[..., : self.mask_size], outputs[..., self.mask_size :]
             logits = logits.masked_fill(forbidden, FORBIDDEN)
             outputs = torch.cat((logits, others), dim=-1) if others.shape[-1] else logits
@@ -160,7 +159,7 @@ class PoliciesActor(nn.Module):
         found = []
         for number in range(len(self.actors)):
             rows = self.rows_of(number, observations)
-            found.append(act(number, rows if self.layouts is None else own_rows(rows, self.layouts[number])))
+            found.append(act(number, rows if self.layouts is None else self.layouts[number].own(rows)))
         outputs = found[0].new_zeros((len(observations), max(own.shape[-1] for own in found)))
         for number, own in enumerate(found):
             self.put(outputs, number, own)

@@ -16,7 +16,6 @@ from hybridppo.networks.numpy_layers import EncodedTwin
 from hybridppo.networks.numpy_mlp import NumpyActivation
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import images_of, numbers_of
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Convolutions = Literal["nature", "impala"]
@@ -159,9 +158,9 @@ class EncodedNetwork(nn.Module):
         """The MLP's outputs."""
         ndim = 3 if self.layout.is_one_image else 1
         leading, rows = observations.shape[:-ndim], observations.reshape(-1, *observations.shape[-ndim:])
-        images = images_of(rows, self.layout)
+        images = self.layout.pixels(rows)
         # Not len(rows), which would fix the size of a batch in an exported graph.
-        numbers = numbers_of(rows, self.layout).reshape(rows.shape[0], self.layout.num_numbers)
+        numbers = self.layout.numbers(rows).reshape(rows.shape[0], self.layout.num_numbers)
         seen = [
             numbers[:, :0] if isinstance(convolutions, nn.Identity) else features_of(batch, image, convolutions)
             for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)

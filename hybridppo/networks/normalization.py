@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hybridppo.networks.numpy_layers import EPSILON, LIMIT
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
-from hybridppo.spaces.on_tensors import numbers_of, with_numbers
 from hybridppo.spaces.rows import RowLayout
 
 Moments = tuple[Tensor, Tensor, Any]
@@ -90,16 +89,16 @@ class ObservationNormalizer(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """`[..., *row] -> [..., *row]`."""
         mean, scale = self.moments.mean, (self.moments.variance + EPSILON).rsqrt()
-        numbers = numbers_of(rows, self.layout)
+        numbers = self.layout.numbers(rows)
         if numbers.shape[-1] != len(mean):
             mean, scale = (moment.repeat(numbers.shape[-1] // len(mean)) for moment in (mean, scale))
         numbers = numbers - mean
         numbers.mul_(scale).clamp_(-LIMIT, LIMIT)
-        return with_numbers(rows, self.layout, numbers)
+        return self.layout.replaced(rows, numbers)
 
     def moments_of(self, rows: Tensor) -> Moments:
         """The moments of rows `[B, *row]`."""
-        return moments_of(numbers_of(rows, self.layout))
+        return moments_of(self.layout.numbers(rows))
 
     def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
         """Add `number` rows with this mean and variance, `[num_numbers]` each."""

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from hybridppo.networks.numpy_layers import CellTwin
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
-from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.spaces.rows import RowLayout
 from hybridppo.system.devices import sent
 
@@ -232,7 +231,7 @@ class RecurrentNetwork(nn.Module):
         """The inputs of the network, `[..., H + mask_size]`."""
         if not self.mask_size:
             return hidden
-        mask = numbers_of(observations, self.layout)[..., self.layout.num_numbers - self.mask_size :]
+        mask = self.layout.numbers(observations)[..., self.layout.num_numbers - self.mask_size :]
         return torch.cat((hidden, mask), dim=-1)
 
 

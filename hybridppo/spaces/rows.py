@@ -7,13 +7,16 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _NUMBER = 4
@@ -143,21 +146,58 @@ class RowLayout:
         ends = np.cumsum([self.end_of_numbers, *(image.num_bytes for image in self.images)]).tolist()
         return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
-    def numbers(self, rows: Array) -> Array:
-        """The numbers of rows `[..., *shape]`: a view `[..., num_numbers]` of float32."""
+    def numbers(self, rows: Any) -> Any:
+        """The numbers of rows `[..., *shape]`, float32 `[..., num_numbers]`; a view, but of tensors of bytes a copy.
+
+        In an exported policy, tensors with images are float32, with a number for each byte of an image, since network
+        formats cannot read four bytes as a number.
+        """
         if not self.images:
             return rows
-        if self.is_one_image:
-            return np.empty((*rows.shape[:-3], 0), np.float32)
-        return rows[..., : self.end_of_numbers].view(np.float32)
+        if isinstance(rows, np.ndarray):
+            if self.is_one_image:
+                return np.empty((*rows.shape[:-3], 0), np.float32)
+            return rows[..., : self.end_of_numbers].view(np.float32)
+        import torch
 
-    def own(self, rows: Array) -> Array:
+        if not self.num_numbers:
+            return rows.new_empty((*rows.shape[:-1], 0), dtype=torch.float32)
+        if rows.is_floating_point():
+            return rows[..., : self.num_numbers]
+        # A copy, because bytes can be viewed as float32 only if each row begins at a multiple of four bytes.
+        return rows[..., : self.end_of_numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
+
+    def replaced(self, rows: "Tensor", numbers: "Tensor") -> "Tensor":
+        """Rows with the same images and other numbers `[..., num_numbers]`."""
+        import torch
+
+        if not self.images:
+            return numbers
+        if not rows.is_floating_point():
+            numbers = numbers.contiguous().view(rows.dtype)
+        return torch.cat((numbers, rows[..., numbers.shape[-1] :]), dim=-1)
+
+    def pixels(self, rows: "Tensor") -> "list[Tensor]":
+        """The images of rows `[..., *shape]`, `[B, *image]` each."""
+        if not self.images:  # a graph cannot be saved with a split into nothing
+            return []
+        import torch
+
+        if self.is_one_image:
+            return [rows.reshape(-1, *rows.shape[-3:])]
+        images = rows[..., self.num_numbers if rows.is_floating_point() else self.end_of_numbers :]
+        parts = torch.split(images, [image.num_bytes for image in self.images], dim=-1)
+        return [part.reshape(-1, *image.shape) for image, part in zip(self.images, parts, strict=True)]
+
+    def own(self, rows: Any) -> Any:
         """The rows `[..., *shape]` of agents with this layout, from rows `[..., W]` of agents with different spaces."""
         own = rows[..., : math.prod(self.shape)]
         if not self.images:
             return own
-        with np.errstate(invalid="ignore"):  # of the mark by `among_others`
-            return own.astype(_UINT8).reshape(*rows.shape[:-1], *self.shape)
+        if isinstance(own, np.ndarray):
+            with np.errstate(invalid="ignore"):  # of the mark by `among_others`
+                return own.astype(_UINT8).reshape(*rows.shape[:-1], *self.shape)
+        return own.byte().reshape(*rows.shape[:-1], *self.shape)
 
     def among_others(self, row: Array) -> Array:
         """A row as the first numbers of one among agents with different spaces; its last is nan if a number is bad."""

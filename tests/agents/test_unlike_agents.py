@@ -35,7 +35,6 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.on_tensors import own_rows
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 CONFIGS = {
@@ -321,7 +320,7 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     expected = train(env=env, config=config, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     pointer = expected.agents["pointer"]
     joint = torch.from_numpy(rows)
-    assert torch.equal(own_rows(joint, encode.layout), torch.from_numpy(own))
+    assert torch.equal(encode.layout.own(joint), torch.from_numpy(own))
     ways = {way: WAYS[way] for way in ("mirrored", "two workers") if way == "mirrored" or name != "in torch"}
     assert_same_everywhere(partial(train, env=env, config=config), expected, ways)
     assert_goes_on_exactly(run, expected, env=env)

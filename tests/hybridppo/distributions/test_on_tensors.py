@@ -15,7 +15,7 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of
+from hybridppo.spaces.on_tensors import TensorEncoder
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {
@@ -49,7 +49,7 @@ def test_rows_are_those_of_arrays(name: str) -> None:
     np.testing.assert_array_equal(rows.numpy(), np.stack([encode.one(sample) for sample in samples]))
     assert rows.numpy().dtype == encode.dtype
     numbers = encode.layout.numbers(rows.numpy())
-    np.testing.assert_array_equal(numbers_of(rows, encode.layout).numpy().reshape(numbers.shape), numbers)
+    np.testing.assert_array_equal(encode.layout.numbers(rows).numpy().reshape(numbers.shape), numbers)
 
 
 @pytest.mark.parametrize("space", [Discrete(3, start=1), MultiDiscrete([2, 3])])

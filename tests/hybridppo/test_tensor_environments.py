@@ -507,7 +507,7 @@ def test_a_group_that_nobody_sees_changes_nothing(name: str) -> None:
     most = 0.0 if name == "plain" else 1e-5
     torch.testing.assert_close(result.agent.parameters.values, expected.agent.parameters.values, rtol=0.0, atol=most)
     other = train(partial(Grouped, episode_length=6), GROUPED[name])
-    assert result.agent.critic_network.parts != other.agent.critic_network.parts
+    assert result.agent.critic_network.body.parts != other.agent.critic_network.body.parts
     seen = other.agent.observation_space.sample()
     rows = torch.from_numpy(np.stack([other.agent._encode.one({**seen, "critic": seen["critic"] + i}) for i in (0, 1)]))
     assert torch.equal(*other.agent.actor(rows))

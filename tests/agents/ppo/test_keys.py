@@ -216,9 +216,9 @@ def test_what_is_exported_has_what_the_actor_sees(
     [
         ({"actor_keys": ("sonar",)}, "actor_keys names the part 'sonar', and the observation space has policy, priv"),
         ({"critic_keys": ("sonar",)}, "critic_keys names the part 'sonar'"),
-        ({"actor_keys": ()}, "actor_keys must be None or a tuple of keys, each once"),
-        ({"actor_keys": "policy"}, "actor_keys must be None or a tuple of keys"),
-        ({"critic_keys": ("policy", "policy")}, "critic_keys must be None or a tuple of keys, each once"),
+        ({"actor_keys": ()}, "actor_keys must be None, or a tuple of keys, each once"),
+        ({"actor_keys": "policy"}, "actor_keys must be None, or a tuple of keys"),
+        ({"critic_keys": ("policy", "policy")}, "critic_keys must be None, or a tuple of keys, each once"),
         ({"shared_trunk": True}, "shared_trunk does not work with different actor_keys and critic_keys"),
     ],
 )

@@ -100,7 +100,7 @@ def test_it_has_a_flag_and_is_saved_as_json(tmp_path: Any) -> None:
 
 def test_what_cannot_be_meant_is_refused() -> None:
     for wrong in ({}, {"a": []}, {"a": 8}, {"a": [0]}, {"a": [1.5]}, {"a": [True]}, {3: [8]}, [8], "a", True):
-        with pytest.raises(ConfigurationError, match=r"^encoder_sizes must be None or a dict"):
+        with pytest.raises(ConfigurationError, match=r"^encoder_sizes must be None, or a dict"):
             ppo_config(encoder_sizes=wrong)
     with pytest.raises(ConfigurationError, match="names the part 'sound', and the observation space has camera, lamps"):
         agent_of(SEEN, encoder_sizes={"sound": (8,)})

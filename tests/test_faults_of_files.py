@@ -638,7 +638,7 @@ MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 
     [
         ({"seed": "3"}, "seed must be a whole number of at least 0, got '3'"),
         ({"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
-        ({"vectorization": ["sync"]}, "vectorization must be auto, sync or compiled"),
+        ({"vectorization": ["sync"]}, "vectorization must be one of auto, sync, compiled"),
         ({"config": {"gama": 0.9}}, "config: .*gama"),
         ({"config": {"gamma": 2}}, "config: gamma must lie between 0 and 1, got 2"),
         ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),

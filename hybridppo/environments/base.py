@@ -209,10 +209,8 @@ class Environments(ABC):
     def _require_counts(self, states: list[EnvState], counts: list[int]) -> None:
         """Refuse states that are not of vectors of these numbers of environments."""
         if counts != [state["num_envs"] for state in states]:
-            raise EnvStateError(
-                f"the saved state is of vectors of {[state['num_envs'] for state in states]} environments, "
-                f"not of {counts}"
-            )
+            saved = [state["num_envs"] for state in states]
+            raise EnvStateError(f"the saved state is of vectors of {saved} environments, not of {counts}")
 
     def close(self) -> None:
         """Close the environments; a second call does nothing. A failure is only a warning."""

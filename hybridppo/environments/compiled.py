@@ -19,7 +19,7 @@ from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import CriticRows, WrittenRows, each_observes, joint_space, spaces_with_critics_part
+from hybridppo.spaces.of_agents import CriticRows, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.threads import SideBySide
 
@@ -74,10 +74,10 @@ class CompiledEnvironments(Environments):
             written, definition = spaces[observes.index("state")], definition.showing_state
         self.written = ObservationEncoder(written)
         """Encodes the rows that loops write: an agent's own observation, and the state if a critic sees it."""
-        self.whole: WrittenRows | None = None
+        self.whole: CriticRows | None = None
         """Makes the rows that critics see from those that loops write; None if they are the same."""
         if {*observes} not in ({"own"}, {"state"}):
-            self.whole = WrittenRows(CriticRows(spaces, observes, self.encode.size), self.written.size)
+            self.whole = CriticRows(spaces, observes, self.encode.size)
         self.agents, self._num = agents, num_envs
         self.definition = definition
         self.kernels: Kernels = build(definition)

@@ -124,10 +124,7 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
         )
     if isinstance(options, CriticsOptions) and not environments.agents:
         given = f"={options.critic_observes!r}" if isinstance(options.critic_observes, str) else ""
-        return (
-            f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys for a "
-            "critic that sees other parts of observations"
-        )
+        return f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys"
     return None
 
 
@@ -170,10 +167,8 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        raise ConfigurationError(
-            f"{shown_name(source)} makes the environment and cannot be called with env_kwargs {shown(arguments)}: "
-            f"{error} (a run's env_kwargs are also passed to another function that is given for its environment)"
-        ) from error
+        what = f"{shown_name(source)} makes the environment and cannot be called with env_kwargs {shown(arguments)}"
+        raise ConfigurationError(f"{what}: {error}") from error
     return partial(make_new, source, **arguments)
 
 
@@ -189,11 +184,8 @@ def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> A
     envs = getattr(core, "envs", None)  # of gymnasium's SyncVectorEnv
     for each in (core, *(getattr(env, "unwrapped", env) for env in (envs if isinstance(envs, list | tuple) else ()))):
         if id(each) in _MADE:  # only while the object lives, so no other can have its id
-            raise EnvError(
-                f"the function that makes environments returned the same {type(each).__name__} object twice: let every "
-                "call make a new one, as lambda: MyEnv() does. It is called for each environment, and again for "
-                "evaluations and restarts"
-            )
+            what = f"the function that makes environments returned the same {type(each).__name__} object twice"
+            raise EnvError(f"{what}: let every call make a new one, as lambda: MyEnv() does")
         try:
             _MADE[id(each)] = each
         except TypeError:
@@ -294,8 +286,7 @@ def _of_vector(
     if made.num_envs != num_envs and not own_number:
         raise EnvError(
             f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of them: "
-            "let it take num_envs as an argument, or make one environment (each of several processes needs its share "
-            "of num_envs)"
+            "let it take num_envs as an argument, or make one environment"
         )
     return wrap(made, options.autoreset_mode, first)
 

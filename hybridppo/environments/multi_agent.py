@@ -98,8 +98,6 @@ class MultiAgentEnvironment:
 
     def __init__(self, env: Any, action_masks: bool = False, critic_observes: ObservesOfAgents = "own") -> None:
         self.env = env
-        self.saved: object = env
-        """The object whose state a checkpoint saves."""
         self.agents = tuple(env.possible_agents)
         if not self.agents:
             raise EnvError(f"{type(env).__name__} has no agents: possible_agents must list all that may ever be there")
@@ -126,22 +124,20 @@ class MultiAgentEnvironment:
         self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
         """The rows of all agents."""
-        self._places: list[Any] = [slice(slot.encode.size) if self._differ else ... for slot in self._slots]
-        """Where in each row the own observation and the mask are."""
+        self._own_rows = self.rows
         self._of_critics: CriticRows | None = None
+        """Rows with own observations, and what makes whole rows from them if critics see more."""
         if {*self._critic_observes} != {"own"}:
             self._of_critics = CriticRows(whole, self._critic_observes, self.rows.shape[1])
-            numbers = np.arange(self.rows.shape[1])
-            for slot, (place, space) in enumerate(zip(self._of_critics.own, seen, strict=True)):
-                end = self._slots[slot].encode.size
-                first = end - (space.num_actions if isinstance(space, MaskedObservation) else 0)
-                self._places[slot] = np.concatenate((numbers[place], numbers[first:end]))
+            self._own_rows = np.zeros((num_agents, self._of_critics.size), np.float32)
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
         """Which agents are present."""
+        self.saved = {"game": env, "rows": self.rows, "present": self.present, "masks": self.masks}
+        """The objects whose plain data a checkpoint saves."""
         self.is_over = False
         """Whether the last step has ended the episode of the last agent."""
         self.infos: Any = {}
@@ -156,7 +152,7 @@ class MultiAgentEnvironment:
         Raises:
             BadValueError: if the environment returns invalid values.
         """
-        self.rows[:] = 0
+        self.rows[:] = self._own_rows[:] = 0
         self.present[:] = self.is_over = False
         self._begin(seed)
         self._fill_for_critics(self._seen_by_critics())
@@ -239,10 +235,11 @@ class MultiAgentEnvironment:
         """The options of the next reset."""
         return None
 
-    def put_present(self, present: Array) -> None:
-        """Set which agents are present, after the environment was restored within an episode."""
-        self.present[:] = present
-        self._note_present()  # the episode before had other agents, and critics may see all rows
+    def use_saved(self) -> None:
+        """Use what a checkpoint has written into `saved`."""
+        self.rows[:], self.present[:], self.masks[:] = (self.saved[name] for name in ("rows", "present", "masks"))
+        self.saved |= {"rows": self.rows, "present": self.present, "masks": self.masks}
+        self._note_present()
 
     @property
     def unwrapped(self) -> Any:
@@ -263,37 +260,42 @@ class MultiAgentEnvironment:
 
     def _note_present(self) -> None:
         """Note which agents are present, and clear the rows of the others."""
-        self.rows[~self.present] = 0
+        self.rows[~self.present] = self._own_rows[~self.present] = 0
         self._acting = {self.agents[slot]: slot for slot in np.flatnonzero(self.present).tolist()}
 
     def _leave(self, slot: int, observation: Any, info: Any, terminated: bool, truncated: bool) -> None:
         self.present[slot] = False
         self.terminated[slot], self.truncated[slot] = terminated, truncated and not terminated
         if terminated:
-            self.rows[slot] = 0
+            self.rows[slot] = self._own_rows[slot] = 0
         elif observation is None:
-            raise BadValueError(
-                f"{self._slots[slot].name} was truncated, and its step returned no observation of it: the final one is "
-                "what its return is bootstrapped from"
-            )
+            name = self._slots[slot].name
+            raise BadValueError(f"{name} was truncated, and its step returned no final observation to bootstrap from")
         else:
             self._write(slot, observation, info, has_ended=True)
 
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
         own = self._slots[slot]
         row, self.masks[slot] = own.row(observation, info, has_ended=has_ended, is_checked=self._checks > 0)
-        self.rows[slot][self._places[slot]] = own.encode.layout.among_others(row) if self._differ else row
+        if self._of_critics is not None:  # the mask is at the end of a row
+            size, end = self._of_critics.sizes[slot], own.encode.size
+            self._own_rows[slot, :size], self.rows[slot, end - len(row) + size : end] = row[:size], row[size:]
+        elif self._differ:
+            self.rows[slot, : own.encode.size] = own.encode.layout.among_others(row)
+        else:
+            self.rows[slot] = row
 
     def _fill_for_critics(self, seen: Array) -> None:
         """Write the parts of critics into these rows."""
         if self._of_critics is None:
             return
-        state, size = None, self._of_critics.state_size
-        if size:
+        if size := self._of_critics.state_size:
             state = np.asarray(self.env.state(), np.float32).reshape(-1)
             if len(state) != size:
                 raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {size}")
-        self.rows[seen] = self._of_critics.filled(self.rows, state)[seen]
+            self._own_rows[:, -size:] = state
+        whole = self._of_critics.whole(self._own_rows, seen)
+        np.copyto(self.rows, whole, where=seen[:, None] & ~self._of_critics.beside)
 
     def _require_finite_row(self, slot: int, what: str) -> None:
         own = self._slots[slot]
@@ -302,10 +304,7 @@ class MultiAgentEnvironment:
     def _newcomer(self, agent: Any) -> BadValueError:
         """The error for an agent that appears in the middle of an episode."""
         what = "was not in its reset, or has left" if agent in self._slot_of_agent else "is not in its possible_agents"
-        return BadValueError(
-            f"agent {agent!r} appeared in the middle of an episode, and {what}: agents may leave before its end, and "
-            "come with its reset alone"
-        )
+        return BadValueError(f"agent {agent!r} appeared in the middle of an episode, and {what}")
 
 
 class ParallelEnvironment(MultiAgentEnvironment):
@@ -404,8 +403,8 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
             self.env.step(None)  # PettingZoo requires this of agents whose episode has ended
         raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
 
-    def put_present(self, present: Any) -> None:  # noqa: D102 - as in the base
-        super().put_present(present)
+    def use_saved(self) -> None:  # noqa: D102 - as in the base
+        super().use_saved()
         self._look_within()
         if self.present.any():
             self.turn = self._slot(self._game.agent_selection)

@@ -19,6 +19,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -27,9 +28,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import TransformObservation
 
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, pip_install, shown
-from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 
 MAX_SEED = 2**31 - 1
@@ -167,22 +168,13 @@ def _spec_of_pool(env_id: str) -> Any:
     try:
         return envpool.make_spec(name)
     except KeyError:
-        raise EnvError(
-            f"environment {env_id!r} cannot be made: EnvPool has no {name!r} (envpool.list_all_envs() lists what there "
-            "is)"
-        ) from None
+        raise EnvError(f"environment {env_id!r} cannot be made: envpool.list_all_envs() has no {name!r}") from None
 
 
-class TruthsAsPixels(gym.ObservationWrapper[Any, Any, Any]):
+def truths_as_pixels(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
     """MinAtar's observations `[10, 10, channels]` of bool as bytes, 0 and 255, which pass through convolutions."""
-
-    def __init__(self, env: "gym.Env[Any, Any]") -> None:
-        super().__init__(env)
-        self.observation_space = Box(0, 255, env.observation_space.shape, np.uint8)
-
-    def observation(self, observation: Array) -> Array:
-        """The observation as bytes."""
-        return np.multiply(observation, 255, dtype=np.uint8)
+    pixels = Box(0, 255, env.observation_space.shape, np.uint8)
+    return TransformObservation(env, partial(np.multiply, np.uint8(255)), pixels)
 
 
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
@@ -246,7 +238,7 @@ PACKAGES = (
     Package((ATARI,), "ale_py", "atari", atari_vector),
     Package((ENV_POOL,), "envpool", "envpool", SeededPool),
     Package(
-        ("MinAtar/",), "minatar", "minatar", register=_register_minatar, wrapper=TruthsAsPixels,
+        ("MinAtar/",), "minatar", "minatar", register=_register_minatar, wrapper=truths_as_pixels,
         needs_wrapper=lambda space: space.dtype == np.bool_,
     ),
     Package(
@@ -277,10 +269,8 @@ def require_package(env_id: str) -> None:
         importlib.import_module(package.module)
         package.register()
     except ImportError as error:
-        raise EnvError(
-            f"environment {env_id!r} needs {package.module}, which cannot be imported ({error}): "
-            f"{pip_install(package.extra)}"
-        ) from error
+        what = f"environment {env_id!r} needs {package.module}, which cannot be imported"
+        raise EnvError(f"{what} ({error}): {pip_install(package.extra)}") from error
 
 
 def note_of(env_id: object) -> str:
@@ -338,9 +328,7 @@ def require_imports(names: object) -> None:
         ConfigurationError: with the remedy.
     """
     if not isinstance(names, str):
-        raise ConfigurationError(
-            f"imports must name modules, with commas between, got {shown(names)}: write 'my_envs,others'"
-        )
+        raise ConfigurationError(f"imports must name modules, with commas between, got {shown(names)}")
 
 
 def import_modules(names: str) -> None:
@@ -357,10 +345,8 @@ def import_modules(names: str) -> None:
         except ENV_FAILURES as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
             remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
-            raise EnvError(
-                f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
-                f"{error} ({remedy})"
-            ) from error
+            what = f"the module {name!r}, which is to register environments, cannot be imported"
+            raise EnvError(f"{what}: {type(error).__name__}: {error} ({remedy})") from error
 
 
 def spec_of(env_id: str) -> EnvSpec:

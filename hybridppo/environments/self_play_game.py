@@ -23,18 +23,17 @@ MOST_RESETS = 100
 
 
 class _Match:
-    """The state of an episode, which a checkpoint saves together with that of the game."""
+    """The state of an episode besides that of the game."""
 
-    def __init__(self, inner: MultiAgentEnvironment) -> None:
-        self.game, self.rows, self.present, self.masks = inner.env, inner.rows, inner.present, inner.masks
+    def __init__(self, num_players: int) -> None:
         self.generator = np.random.default_rng(0)
         self.learners: list[int] = []
         """The learner's players."""
         self.opponents: dict[str, str] = {}
         """The name of the snapshot that plays the others of each policy; empty before the first snapshots."""
-        self.states: list[Any] = [None] * len(inner.agents)
+        self.states: list[Any] = [None] * num_players
         """The state of each player's opponent."""
-        self.gains = np.zeros(len(inner.agents))
+        self.gains = np.zeros(num_players)
         """The return of each player in this episode."""
         self.results: list[list[Any]] = []
         """For each ended episode, the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
@@ -74,7 +73,8 @@ class SelfPlayGame:
             self._sides = [[player for player in players if self._policies[player] == own] for own in options.policies]
         else:
             _require_opponents(inner)
-        self.saved = self._match = _Match(inner)
+        self._match = _Match(len(inner.agents))
+        self.saved = {"inner": inner.saved, "match": self._match}
         self._rows = np.zeros((len(self.agents), *inner.rows.shape[1:]), inner.rows.dtype)
         self.rewards = np.zeros(len(self.agents), np.float32)
         self.terminated, self.truncated, self.present = (np.zeros(len(self.agents), np.bool_) for _ in range(3))
@@ -168,15 +168,11 @@ class SelfPlayGame:
         """As in `MultiAgentEnvironment`."""
         self._inner.require_finite()
 
-    def put_present(self, present: Array) -> None:
+    def use_saved(self) -> None:
         """As in `MultiAgentEnvironment`."""
-        self.present[:] = present
-        match, inner = self._match, self._inner
         self._opponents.clear()
-        inner.rows[:] = match.rows
-        inner.put_present(np.array(match.present))
-        inner.masks[:] = match.masks
-        match.rows, match.present, match.masks = inner.rows, inner.present, inner.masks
+        self._inner.use_saved()
+        self.present[:] = False
         self._show()
 
     def close(self) -> None:

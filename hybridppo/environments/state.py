@@ -92,9 +92,8 @@ class Walk:
             self.leaves[path] = self._leaf(path, value)
             queue += ((path, path + name, *place) for name, *place in self._children(path, value))
             if len(queue) > MAX_LEAVES or time.perf_counter() - start > MAX_SECONDS:
-                raise EnvStateError(
-                    f"the state of {type(environment).__name__} has too many values, as in {path}: {REMEDY}"
-                )
+                name = type(environment).__name__
+                raise EnvStateError(f"the state of {name} has too many values, as in {path}: {REMEDY}")
         self._write_arrays(type(environment).__name__)
 
     def digests(self) -> dict[str, str]:
@@ -289,9 +288,8 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
         try:
             return encoded(value.get_state())
         except Exception as error:  # any error of the user's
-            raise EnvStateError(
-                f"get_state() of {kind.__qualname__} failed: {type(error).__name__}: {error}"
-            ) from error
+            what = f"get_state() of {kind.__qualname__} failed"
+            raise EnvStateError(f"{what}: {type(error).__name__}: {error}") from error
 
     return get, lambda state: value.set_state(decoded(state))
 

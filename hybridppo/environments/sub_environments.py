@@ -435,7 +435,7 @@ class SubEnvironments(Environments):
         for i, sub_env in enumerate(self.sub_environments):
             state = {"num_envs": self.num_agents, "state": sub_env.episode.state(sub_env.saved)}
             state |= {"sub_environment": sub_env.state(), "episode_steps": self._num_steps - self._started_at[i]}
-            states.append({**state, "present": self._present[i].tolist()} if self.agents else state)
+            states.append(state)
         return self._states_with_infos(states)
 
     def load_state(self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()) -> None:
@@ -458,7 +458,8 @@ class SubEnvironments(Environments):
             sub_env.load_state(state["sub_environment"])
             self._started_at[i] = self._num_steps - number
             if self.agents:
-                self._load_present(i, state["present"])
+                sub_env.env.use_saved()
+                self._present[i] = sub_env.env.present
         self._rows[:] = seen
         self._load_infos(states)
 
@@ -466,12 +467,6 @@ class SubEnvironments(Environments):
         if found is not None:
             self._rows[i] = np.reshape(found, self._rows[i].shape)
         return bool(self._rows[i].tobytes() == saved.tobytes())
-
-    def _load_present(self, i: int, present: Any) -> None:
-        if len(present) != self.num_agents or not all(type(is_there) is bool for is_there in present):
-            raise ValueError(f"present must be a list of {self.num_agents} booleans")
-        self._present[i] = present
-        self.sub_environments[i].env.put_present(np.array(present))
 
     def _remember(self) -> None:
         for sub_env in self.sub_environments if not self._num_steps else ():

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hybridppo.environments.base import Environments, EnvState, Steering, Step
-from hybridppo.environments.checks import describe_error, five_of
+from hybridppo.environments.checks import describe_error, five_of, two_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
@@ -28,7 +28,6 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import (
     CriticRows,
     SpacesOfAgents,
-    WrittenRows,
     each_observes,
     joint_space,
     spaces_with_critics_part,
@@ -130,11 +129,9 @@ class TensorAgents:
         """With critics' parts: the places of all numbers among those rows, and which numbers are zeros."""
         if {*observes} != {"own"}:
             of_critics = CriticRows(spaces, observes, self._row.size)
-            self._state_size = of_critics.state_size
-            self._written = max(own.stop - own.start for own in of_critics.own) + self._state_size
-            whole = WrittenRows(of_critics, self._written)
-            source, beside = (torch.from_numpy(array).to(self._device) for array in (whole.source, whole.beside))
-            self._whole = source.flatten(), beside
+            self._written, self._state_size = of_critics.size, of_critics.state_size
+            arrays = of_critics.source.ravel(), of_critics.beside
+            self._whole = torch.from_numpy(arrays[0]).to(self._device), torch.from_numpy(arrays[1]).to(self._device)
         self.present = torch.ones((self._num_envs, len(self.names)), dtype=torch.bool, device=self._device)
         """`[num_envs, A]`: which agents are present."""
 
@@ -277,10 +274,8 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
     for what in ("single_observation_space", "single_action_space"):
         space = getattr(env, what)
         if not isinstance(space, gym.spaces.Dict) or space.spaces.keys() != policies.keys():
-            raise EnvError(
-                f"{what} of {name} must be a Dict with the space of an agent of each kind, {', '.join(policies)}, "
-                f"got {shown(space)}"
-            )
+            kinds = ", ".join(policies)
+            raise EnvError(f"{what} of {name} must be a Dict with a space for each kind, {kinds}, got {shown(space)}")
     return policies
 
 
@@ -317,10 +312,7 @@ class TensorEnvironments(Environments):
         self._owns = owns
         self.name = type(env).__name__
         if num_envs is not None and env.num_envs != num_envs:
-            raise EnvError(
-                f"the environment of tensors, {self.name}, has {env.num_envs} environments, but num_envs is "
-                f"{num_envs}: make them equal"
-            )
+            raise EnvError(f"{self.name} has {env.num_envs} environments, but num_envs is {num_envs}: make them equal")
         for kind in ("single_observation_space", "single_action_space"):
             if not isinstance(getattr(env, kind), gym.Space):
                 found = type(getattr(env, kind))
@@ -340,6 +332,11 @@ class TensorEnvironments(Environments):
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
         """Encodes rows of the whole environment."""
+        self._rows: Callable[[Any, str], Tensor] = self.on_device
+        self._values: Callable[[str, Any], Tensor] = partial(_values_of, (self.num_envs,), self.device)
+        """Encodes observations; and checks a number or a flag for each column."""
+        if self.of_agents is not None:
+            self._rows, self._values = self.of_agents.encode, self.of_agents.values
         self._num_steps = 0
         self.title = f"{self.num_envs} environments of tensors, {self.name}"
         self._accelerator = accelerator_of(self.device)
@@ -352,13 +349,15 @@ class TensorEnvironments(Environments):
             EnvError: if it fails, or returns invalid values.
         """
         self._seed, self._num_steps = seed, 0
-        # Seeds of torch's generators have 64 bits with a sign, and those of most simulators 32 bits.
-        result = self._called("in its reset", lambda: self.env.reset(seed=seed % 2**31))
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise self.failure("in its reset", "it must return two values, observations and infos")
-        rows = self._checked("in its reset", lambda: self._rows_of_reset(result[0]))
+        rows = self._guarded("in its reset", lambda: self._reset(seed))
         self.require_finite("observation", rows[None], "in its reset")
         return rows
+
+    def _reset(self, seed: int) -> Tensor:
+        # Seeds of torch's generators have 64 bits with a sign, and those of most simulators 32 bits.
+        observations, _ = two_of(self.env.reset(seed=seed % 2**31))
+        rows: Tensor = self._rows(observations, "the observations")
+        return rows if self.of_agents is None else self.of_agents.begin(rows)
 
     def advance(self, actions: Any) -> TensorStep:
         """Step every environment with actions on the device (`Distribution.to_env`).
@@ -368,11 +367,9 @@ class TensorEnvironments(Environments):
                 that are not finite are not detected, because that would wait for the device.
         """
         self._num_steps += 1
-        when = f"in step {self._num_steps}"
         if self.of_agents is not None:
             actions = self.of_agents.divided(actions)
-        result = self._called(when, lambda: self.env.step(actions))
-        return self._checked(when, lambda: self._step_of(result))
+        return self._guarded(f"in step {self._num_steps}", lambda: self._step_of(self.env.step(actions)))
 
     def _step_of(self, result: Any) -> TensorStep:
         of = "gymnasium's vectors: observations, rewards, terminated, truncated, infos"
@@ -390,21 +387,8 @@ class TensorEnvironments(Environments):
         rewards = self._values("the rewards", rewards)
         if rewards.dtype in (torch.bool, torch.bfloat16):  # which NumPy cannot add
             rewards = rewards.type(torch.float32)
-        step = TensorStep(self._rows(observations), rewards, **flags, finals=finals)
+        step = TensorStep(self._rows(observations, "the observations"), rewards, **flags, finals=finals)
         return step if self.of_agents is None else self.of_agents.after(step, infos)
-
-    def _values(self, name: str, found: Any) -> Tensor:
-        """A number or a flag for each column."""
-        if self.of_agents is not None:
-            return self.of_agents.values(name, found)
-        return on_device(name, found, (self.num_envs,), self.device)
-
-    def _rows(self, observations: Any, name: str = "the observations") -> Tensor:
-        return (self.on_device if self.of_agents is None else self.of_agents.encode)(observations, name)
-
-    def _rows_of_reset(self, observations: Any) -> Tensor:
-        rows = self._rows(observations)
-        return rows if self.of_agents is None else self.of_agents.begin(rows)
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """As in the base. The value of a step is the mean of the entry in `infos["log"]`, or in `infos` itself."""
@@ -439,7 +423,8 @@ class TensorEnvironments(Environments):
         """As in the base."""
         return tuple(self._info_values)
 
-    def _called(self, when: str, call: Callable[[], Any]) -> Any:
+    def _guarded(self, when: str, call: Callable[[], Found]) -> Found:
+        """The result of a call; errors of the environment name it."""
         try:
             # Simulators launch kernels on the current device, and mean it by a bare "cuda".
             with self._accelerator.selected(), torch.no_grad():
@@ -448,12 +433,6 @@ class TensorEnvironments(Environments):
             raise
         except ENV_FAILURES as error:
             raise self.failure(when, describe_error(error)) from error
-
-    def _checked(self, when: str, look: Callable[[], Found]) -> Found:
-        try:
-            return look()
-        except BadValueError as error:
-            raise self.failure(when, str(error)) from None
 
     def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
         """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.
@@ -518,9 +497,8 @@ class TensorEnvironments(Environments):
             raise EnvStateError(f"{self.name} has no get_state() and set_state(state)")
         with self._accelerator.selected():
             found = self.env.get_state()
-        if not (
-            isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
-        ):
+        pairs = found.items() if isinstance(found, dict) else [(None, None)]
+        if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
             raise EnvStateError(f"get_state() of {self.name} must return a dict of tensors by name")
         return {name: tensor.detach().clone() for name, tensor in found.items()}
 
@@ -536,10 +514,8 @@ class TensorEnvironments(Environments):
         )
         if differences:
             name = differences[0]
-            raise EnvStateError(
-                f"what was saved is not the state of {self.name}: {name} is {_form(now.get(name))} and was "
-                f"{_form(tensors.get(name))}"
-            )
+            was, found = _form(tensors.get(name)), _form(now.get(name))
+            raise EnvStateError(f"what was saved is not the state of {self.name}: {name} is {found} and was {was}")
         # Each tensor keeps its device: the state of a generator is on the host, for example.
         placed = {name: torch.empty_like(mine).copy_(tensors[name]) for name, mine in now.items()}
         try:
@@ -555,6 +531,10 @@ class TensorEnvironments(Environments):
     def _close(self) -> None:
         if self._owns and callable(getattr(self.env, "close", None)):
             self.env.close()
+
+
+def _values_of(shape: tuple[int, ...], device: torch.device, name: str, found: Any) -> Tensor:
+    return on_device(name, found, shape, device)
 
 
 def on_host(tensor: Tensor) -> Array:

@@ -103,9 +103,7 @@ class TwoPlayers:
     def _begin_turn(self, observation: Any, info: Any) -> None:
         player = info.get(CURRENT_PLAYER)
         if player not in (0, 1):
-            raise BadValueError(
-                f"its info['current_player'] must be 0 or 1, the player who acts next, and is {shown(player)}"
-            )
+            raise BadValueError(f"its info['current_player'] must be 0 or 1, who acts next, and is {shown(player)}")
         agent = self.agent_selection = self.possible_agents[int(player)]
         # The other player's stays, also if the environment writes each observation into the same array.
         self._seen[agent], self.infos[agent] = copy.deepcopy(observation), info

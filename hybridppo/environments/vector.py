@@ -30,6 +30,7 @@ from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateErro
 from hybridppo.spaces.arrays import Array
 
 _TRUTH = np.dtype(np.bool_)
+ONE_OF_THEM = "let the function make one environment, and set num_workers"
 
 
 class VectorEnvironments(Environments):
@@ -70,9 +71,7 @@ class VectorEnvironments(Environments):
             self._finish_resets()
             result: Any = self.vector.reset(seed=seed)
             if not isinstance(result, tuple) or len(result) != 2:
-                raise BadValueError(
-                    "their reset did not return two values, as gymnasium.vector.VectorEnv: observations, infos"
-                )
+                raise BadValueError("their reset did not return two values, as VectorEnv: observations, infos")
             check_vector_observations(self.encode, self.num_envs, result[0])
         except ENV_FAILURES as error:
             raise self._failure("in their reset", error) from error
@@ -210,16 +209,11 @@ class VectorEnvironments(Environments):
     def state(self) -> list[EnvState]:
         """The plain data of the whole vector, and the rows that will be resets."""
         if isinstance(self.vector.unwrapped, AsyncVectorEnv):
-            raise EnvStateError(
-                "the environments of an AsyncVectorEnv are in other processes: let the function make one environment, "
-                "and set num_workers"
-            )
+            raise EnvStateError(f"environments of an AsyncVectorEnv are in other processes: {ONE_OF_THEM}")
         walk = Walk(self.vector)
         if walk.hidden:
-            raise EnvStateError(
-                f"{type(self.vector).__name__}{walk.hidden[0]}, which cannot be saved, and the library does not know "
-                "when the environments of a vector were reset: let the function make one environment"
-            )
+            what = f"{type(self.vector).__name__}{walk.hidden[0]}, which cannot be saved"
+            raise EnvStateError(f"{what}, and resets within a vector are not known: {ONE_OF_THEM}")
         self._remember()
         state = {"num_envs": self.num_envs, "leaves": walk.since(self._began), "resetting": self._resetting.tolist()}
         return self._states_with_infos([state])
@@ -259,10 +253,8 @@ class VectorEnvironments(Environments):
         except (KeyError, IndexError, TypeError, ValueError):
             each = []
         if len(each) != self.num_envs:
-            raise self._failure_in_step(
-                f"infos['final_obs'] must have a final observation for each of {self.num_envs} environments, in an "
-                f"array or as a batch of their space, and is {shown(finals)}"
-            )
+            what = f"infos['final_obs'] must have an observation for each of {self.num_envs} environments"
+            raise self._failure_in_step(f"{what}, and is {shown(finals)}")
         try:
             encoded = [self.encode.one(each[i]) for i in indices]
         except BadValueError as error:
@@ -290,10 +282,7 @@ def wrap(
             "set autoreset_mode (--autoreset-mode) to next_step, same_step or disabled"
         )
     if declared is not None and mode is not declared:
-        raise EnvError(
-            f"{vector} declares autoreset mode {declared}, but autoreset_mode={autoreset_mode!r} was given: "
-            "leave the option out"
-        )
+        raise EnvError(f"{vector} declares {declared}: leave out autoreset_mode={autoreset_mode!r}")
     if not isinstance(mode, AutoresetMode):
         raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
     return VectorEnvironments(vector, mode, first)

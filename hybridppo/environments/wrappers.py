@@ -98,15 +98,11 @@ class MaskedRows:
             numbers = self.space.mask_row(mask)
         elif has_ended:
             numbers = np.zeros(self.space.num_actions, np.float32)
-        elif isinstance(info, dict) and MASK in info:
-            raise BadValueError(
-                "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
-                "action_masks out"
-            )
         else:
+            found = f"it has {sorted(map(str, info))}" if info else "it is empty"
             raise BadValueError(
-                f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
-                "one into every info of reset and step, or leave action_masks out"
+                f"its info has no 'action_mask', or None ({found}): put one into every info of reset and step, which "
+                "allows everything if nothing is forbidden, or leave action_masks out"
             )
         if not has_ended:
             self.space.require_choice(numbers)
@@ -187,10 +183,8 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
     def _checked(self, observation: Any) -> Any:
         array = np.asarray(observation)
         if array.shape != self._space.frame.shape:
-            raise BadValueError(
-                f"its observation is of shape {array.shape}, and its space has {self._space.frame.shape}: give either "
-                "the shape of the other"
-            )
+            shape = self._space.frame.shape
+            raise BadValueError(f"its observation is of shape {array.shape}, and its space has {shape}")
         return array
 
 

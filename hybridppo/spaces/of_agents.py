@@ -127,75 +127,48 @@ def _state_size(env: Any) -> int:
 
 
 class CriticRows:
-    """The places, in the rows of an environment's agents, of own observations and of what critics see besides.
+    """Makes whole rows, which have what critics see besides, from written ones.
+
+    A written row has an agent's own observation, zeros up to the longest one, and then the environment's state, if a
+    critic sees it.
 
     Args:
         spaces: the result of `spaces_with_critics_part`.
         observes: of each agent, as `PPOConfig.critic_observes`.
-        width: numbers of a row.
+        width: numbers of a whole row.
     """
 
     def __init__(self, spaces: Sequence[gym.Space[Any]], observes: Sequence[CriticObserves], width: int) -> None:
         encoders = encoders_of(spaces)
         parts = [{} if sees == "own" else each.by_key for each, sees in zip(encoders, observes, strict=True)]
-        self.own = [
-            part[OWN].numbers if part else slice(0, each.size) for part, each in zip(parts, encoders, strict=True)
-        ]
-        """The place of each agent's own observation in its row."""
-        self.state_size = 0
+        ends = [encode.size for encode in encoders]
+        places = [part[OWN].numbers if part else slice(0, end) for part, end in zip(parts, ends, strict=True)]
+        self.sizes = [place.stop - place.start for place in places]
+        """Numbers of each agent's own observation."""
+        states = [part[STATE].numbers for part in parts if STATE in part]
+        self.state_size = states[0].stop - states[0].start if states else 0
         """Numbers of the environment's state; 0 if no critic sees it."""
-        self.source: Array = np.arange(len(parts) * width).reshape(-1, width)
-        """`[A, W]`: for each number of a row, its place among all rows of the environment and then its state."""
-        flat = [slot * width + np.arange(width)[own] for slot, own in enumerate(self.own)]
-        for slot, each in enumerate(parts):
-            if not each:
-                continue
-            others = np.concatenate([*flat[:slot], *flat[slot + 1 :], self.source[:0, 0]])
-            if STATE in each:
-                self.state_size = each[STATE].numbers.stop - each[STATE].numbers.start
-                others = self.source.size + np.arange(self.state_size)
-            beside = next(part for key, part in each.items() if key != OWN)
-            self.source[slot, beside.numbers] = others
-
-    def filled(self, rows: Array, state: Array | None = None) -> Array:
-        """Rows `[..., A, W]` with both parts.
-
-        Args:
-            rows: rows with the agents' own observations.
-            state: of the environment, `[..., state_size]`, if critics see it.
-        """
-        flat = rows.reshape(*rows.shape[:-2], -1)
-        if state is not None:
-            flat = np.concatenate((flat, state), axis=-1)
-        return flat.take(self.source, axis=-1)
-
-
-class WrittenRows:
-    """Makes whole rows from written rows, which have an agent's own observation and then the state, if there is one.
-
-    All agents have own observations of the same size.
-
-    Args:
-        rows: the places of both parts in whole rows.
-        size: numbers of a written row.
-    """
-
-    def __init__(self, rows: CriticRows, size: int) -> None:
-        num_agents, width = rows.source.shape
-        written = np.arange(num_agents * size).reshape(num_agents, size)
-        places = np.full(rows.source.size, -1)
+        self.size = max(self.sizes) + self.state_size
+        """Numbers of a written row."""
+        written = np.arange(len(parts) * self.size).reshape(-1, self.size)
+        own = [written[slot, :size] for slot, size in enumerate(self.sizes)]
+        self.source: Array = np.zeros((len(parts), width), np.int64)
+        """`[A, W]`: for each number of a whole row, its place among all written rows of the environment."""
+        self.beside: Array = np.ones((len(parts), width), np.bool_)
+        """`[A, W]`: other numbers of whole rows, which are zeros."""
         self._own: Array = np.zeros_like(written)
         """`[A, size]`: the places of own observations among all whole rows of an environment."""
-        for slot, own in enumerate(rows.own):
-            number = own.stop - own.start
-            self._own[slot, :number] = slot * width + np.arange(width)[own]
-            places[self._own[slot, :number]] = written[slot, :number]
-        of_state = written[:, :1] + size - rows.state_size + rows.source - rows.source.size
-        found = np.where(rows.source < rows.source.size, places.take(rows.source, mode="clip"), of_state)
-        self.beside: Array = found < 0
-        """`[A, W]`: the zeros after the rows of agents with shorter ones."""
-        self.source: Array = found.clip(0)
-        """`[A, W]`: as `CriticRows.source`, among written rows."""
+        for slot, (place, part) in enumerate(zip(places, parts, strict=True)):
+            found = {place.start: own[slot]}
+            for key, each in part.items():
+                if key == STATE:
+                    found[each.numbers.start] = written[slot, self.size - self.state_size :]
+                elif key != OWN:
+                    found[each.numbers.start] = np.concatenate([*own[:slot], *own[slot + 1 :], written[:0, 0]])
+            for start, sources in found.items():
+                self.source[slot, start : start + len(sources)] = sources
+                self.beside[slot, start : start + len(sources)] = False
+            self._own[slot, : self.sizes[slot]] = slot * width + np.arange(width)[place]
 
     def whole(self, rows: Array, are_there: Array) -> Array:
         """Whole rows `[..., N, W]` from written ones `[..., N, size]`, with zeros for agents that are not present.

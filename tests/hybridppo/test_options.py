@@ -293,9 +293,9 @@ WRONG = [
     (RunOptions, {"total_steps": 1, "start_from": 3}, "start_from must name .* file, got 3: save an agent with"),
     (EnvironmentOptions, {"env_kwargs": [1]}, "env_kwargs must be a dict of arguments by name"),
     (EnvironmentOptions, {"imports": ["my_envs"]}, "imports must name modules, with commas between"),
-    (EnvironmentOptions, {"vectorization": "threads"}, "vectorization must be auto, sync or compiled"),
+    (EnvironmentOptions, {"vectorization": "threads"}, "vectorization must be one of auto, sync, compiled"),
     (EnvironmentOptions, {"autoreset_mode": "never"}, "autoreset_mode must be one of next_step"),
-    (EnvironmentOptions, {"on_env_error": "ignore"}, "on_env_error must be raise or restart"),
+    (EnvironmentOptions, {"on_env_error": "ignore"}, "on_env_error must be one of raise, restart"),
     (EnvironmentOptions, {"worker_timeout": 0.0}, "worker_timeout must be positive"),
     (EnvironmentOptions, {"action_masks": 1}, "action_masks must be True or False"),
     *(

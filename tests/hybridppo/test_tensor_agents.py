@@ -252,7 +252,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kinds": ({"policies": {}}, "policies of Wrong must map each kind of agents to their number"),
     "no number": ({"policies": {"sign": 2, "pointer": 0}}, "got 'pointer': 0"),
     "a kind without a space": (
-        {"policies": {"sign": 2, "other": 1}}, "single_observation_space of Wrong must be a Dict with the space of an"
+        {"policies": {"sign": 2, "other": 1}}, "single_observation_space of Wrong must be a Dict with a space for"
     ),
 }  # fmt: skip
 

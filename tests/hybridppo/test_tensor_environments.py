@@ -71,7 +71,7 @@ def test_an_instance_a_function_and_a_class_are_the_same() -> None:
 
 
 def test_another_number_of_environments_is_an_error() -> None:
-    with pytest.raises(EnvError, match="TorchCartPole, has 3 environments, but num_envs is 4: make them equal"):
+    with pytest.raises(EnvError, match="TorchCartPole has 3 environments, but num_envs is 4: make them equal"):
         train(TorchCartPole(3))
 
 
@@ -333,7 +333,7 @@ def test_a_reset_that_cannot_be_used_is_an_error() -> None:
         def reset(self, *, seed: int | None = None) -> Any:
             return super().reset(seed=seed)[0]
 
-    with pytest.raises(EnvError, match="failed in its reset: it must return two values, observations and infos"):
+    with pytest.raises(EnvError, match="failed in its reset: its reset did not return two values"):
         train(Resetting)
 
 

@@ -21,11 +21,11 @@ from hybridppo.environments.packages import (
     ATARI,
     ENV_POOL,
     OneOfVector,
-    TruthsAsPixels,
     WithoutMission,
     make_env,
     package_of,
     to_send,
+    truths_as_pixels,
 )
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -165,7 +165,7 @@ class Truths(gym.Env[Any, Any]):
 
 
 def test_truths_become_dark_and_bright_pixels() -> None:
-    env = TruthsAsPixels(Truths())
+    env = truths_as_pixels(Truths())
     pixels, truths = env.reset(seed=1)[0], Truths().reset(seed=1)[0]
     assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
     assert env.observation_space.contains(pixels)

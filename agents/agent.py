@@ -71,10 +71,6 @@ class Exchange:
         """The result of `measure` for the batch, `[count]` means over rows."""
         return measure(batch)
 
-    def all_say(self, batch: Any, own: bool) -> bool:
-        """Whether all processes say yes."""
-        return own
-
     def minibatches(self, backend: Any, epoch: Any, sizes: Sequence[int]) -> Iterable[Any]:
         """The share of this process of each minibatch of an epoch."""
         found: Iterable[Any] = backend.minibatches(epoch, sizes)

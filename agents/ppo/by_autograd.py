@@ -2,7 +2,7 @@
 
 A backend computes the gradient of a minibatch for the loop (`agents/agent.py`): `Backend` by autograd, for any
 loss and any networks; `NumpyBackend` and `CompiledBackend`, written out by hand, for the library's own loss and MLPs on
-a CPU. `choosing.py` chooses.
+a CPU. `backend_for` in `ppo.py` chooses.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -7,7 +7,7 @@ of a subclass, `PPO.loss`. Autograd differentiates both. Numbers that a loss cha
 are buffers of a module (`train(..., modules=...)`), and are saved with the agent.
 
 For the library's own loss, small networks on a CPU learn by the gradient that `by_numpy.py` computes by hand. At
-the start of every run it is compared with autograd's (`choosing.py`): if you change a formula only here, a warning says
+the start of every run it is compared with autograd's (`ppo.py`): if you change a formula only here, a warning says
 so, and autograd is used.
 
 Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al., "The 37

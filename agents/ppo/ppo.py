@@ -13,9 +13,12 @@ that of every agent, `agents/agent.py`.
 """
 
 import copy
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from itertools import accumulate, islice, pairwise
 from typing import Any, ClassVar
 
@@ -27,7 +30,7 @@ from torch import Tensor, nn
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, encoded_rows
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
-from hybridppo.agents.ppo.choosing import backend_for, has_gradient_of_the_loss, reference
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
@@ -51,6 +54,7 @@ from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real
 
+logger = logging.getLogger(__name__)
 MEASURED = len(STATISTICS) - 1
 """The number of statistics that a backend measures; the last is the norm of the gradient."""
 
@@ -128,8 +132,6 @@ class PPO(PolicyAgent):
         self.parameters = FlatParameters(networks_of)
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
-        self._has_agreed: bool | None = None
-        """Whether a gradient by hand equals that of the loss; None before they are compared."""
 
     def make_distribution(self) -> Distribution:
         """The distribution of actions; called once. A subclass may have another."""
@@ -266,8 +268,6 @@ class PPO(PolicyAgent):
         with self._undone_if_stopped():
             batch = self.batch_of(rollout, loop)
             sizes = self.minibatch_sizes(batch)
-            if sizes and loop.backend.written_in is not None and self._has_agreed is None:
-                loop = self._agreed(batch)
             epochs = self._learn(batch, sizes, loop)
         self.normalization.learned(rollout.parts, loop.exchange.moments)
         if self.critic_memory is not None:
@@ -421,7 +421,7 @@ class PPO(PolicyAgent):
         if self.config.precision != "fp32":
             log_probs = self.distribution.log_prob(outputs, batch.actions)
             if not is_current:
-                log_probs = batch.log_probs + log_probs - reference(self.objective).log_probs(batch, sizes)
+                log_probs = batch.log_probs + log_probs - Backend(_exact(self.objective)).log_probs(batch, sizes)
             batch = batch.with_columns(log_probs=log_probs)
         return batch.with_columns(old_outputs=outputs) if self.has_own_loss else batch
 
@@ -505,8 +505,7 @@ class PPO(PolicyAgent):
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
         require(self.config.precision, self.parameters.values.device)
         learning = (*self.parameters.of_network("actor"), *self.parameters.of_network("critic"))
-        by_hand = self.config.fast_updates and self._has_agreed is not False
-        by_hand = by_hand and all(each.requires_grad for each in learning)
+        by_hand = self.config.fast_updates and all(each.requires_grad for each in learning)
         by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
         backend = backend_for(self.objective, by_hand=by_hand)(self.objective)
         loop, record = OptimizationLoop(self, backend, exchange), recorder_for(self)
@@ -514,22 +513,6 @@ class PPO(PolicyAgent):
             usual = self.config.minibatch_size if self.is_the_librarys else None
             loop.whole_step = RecordedStep(loop, self, record, usual_size=usual)
         return loop
-
-    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:  # noqa: D102 - as in the base
-        super().share(make_exchange)
-        self._has_agreed = None  # one of the others may be new
-
-    def _agreed(self, batch: Any) -> OptimizationLoop:
-        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ.
-
-        Learners decide together: one has no row of this policy if its agents are absent there.
-        """
-        loop = self.loop()
-        agrees = not len(batch.steps()) or has_gradient_of_the_loss(self.objective, type(loop.backend), batch)
-        self._has_agreed = loop.exchange.all_say(batch, agrees)
-        if not self._has_agreed:
-            self._loop = None
-        return self.loop()
 
     @property
     def _saved(self) -> dict[str, nn.Module]:
@@ -557,6 +540,49 @@ class PPO(PolicyAgent):
         super().load_state(tensors, state)
         if self._adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
+
+
+def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
+    """The fastest backend; autograd if the gradient is not to be computed by hand."""
+    kinds: list[Any] = [NumpyBackend] if by_hand else []
+    if by_hand and objective.config.compiled_updates:
+        from hybridppo.agents.ppo.by_numba import CompiledBackend
+
+        kinds.insert(0, CompiledBackend)
+    found = next((kind for kind in kinds if kind.supports(objective)), None)
+    return found if found is not None and has_gradient_of_the_loss(found, objective.config.clip_range_vf) else Backend
+
+
+@cache
+def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -> bool:
+    """Whether a hand-written backend computes the gradient of the loss; if not, a warning says so.
+
+    They are compared for a small agent, with numbers that reach every case of the formulas.
+    """
+    config = PPOConfig(hidden_sizes=(8,), entropy_coef=0.1, clip_range_vf=clip_range_vf)
+    agent, generator = PPO(gym.spaces.Box(-1.0, 1.0, (4,)), gym.spaces.Discrete(3), config), torch.Generator()
+    numbers = torch.randn(8, 64, generator=generator.manual_seed(0))
+    columns = dict(zip(("log_probs", "values", "advantages", "returns"), numbers, strict=False))
+    batch = Batch(observations=numbers[4:].T.contiguous(), actions=torch.arange(64) % 3, **columns)
+    found: list[Tensor] = []
+    for backend in (Backend(agent.objective), kind(agent.objective)):
+        (minibatch,) = backend.minibatches(batch, [len(batch)])
+        statistics = torch.as_tensor(backend.gradient(minibatch, config.clip_range))
+        found.append(torch.cat((statistics, agent.parameters.gradient)))
+    agrees = torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-4)
+    if not agrees:
+        logger.warning(
+            "the two forms of the optimizer step differ: autograd's, from the loss in agents/ppo/loss.py, and that by "
+            "hand, in %s. This training uses autograd, which is slower. If you changed a formula, change it in both, "
+            "or take autograd alone: train(..., loss=my_loss), or fast_updates=False (--no-fast-updates)",
+            kind.written_in,
+        )
+    return agrees
+
+
+def _exact(objective: Objective) -> Objective:
+    """The same objective, for a backend that does not round products."""
+    return replace(objective, config=replace(objective.config, precision="fp32"))
 
 
 def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:

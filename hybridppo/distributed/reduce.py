@@ -76,11 +76,6 @@ class ShardedUpdate(Exchange):
         own = [(measure(part) if len(part) else nothing, nothing, len(part)) for part in batch.own]
         return self.moments("", own)[0]
 
-    def all_say(self, batch: "ShardedBatch", own: bool) -> bool:
-        """As in the base."""
-        of_shards = [[own or not len(part)] for part in batch.own]  # a shard without rows has no say
-        return bool(self.gather(torch.tensor(of_shards)).all())
-
     def minibatches(self, backend: Backend, epoch: "ShardedBatch", sizes: Sequence[int]) -> Iterator[Any]:
         """This learner's shards of each minibatch, with their weights; None for a shard without rows."""
         shards: list[Any] = []
@@ -256,10 +251,6 @@ class ShardedBatch:
     def steps(self) -> Batch:
         """The rows of this learner."""
         return Batch.joined([part.steps() for part in self.own])
-
-    def some(self, least: int) -> Any:
-        """At least this many rows of one shard, repeated if necessary."""
-        return next(part for part in self.own if len(part)).some(least)
 
     def explained_variance(self) -> Tensor:
         """As `Batch.explained_variance`, for all shards."""

@@ -20,7 +20,6 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numba import CompiledBackend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
-from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.distributions.state_dependent import StateDependentGaussian
@@ -393,16 +392,6 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space) -> None:
     exact, rounded = gradients
     error = (rounded - exact).norm() / exact.norm()
     assert 1e-5 < error < 0.1  # eight bits: 0.4 % a product
-
-
-@pytest.mark.parametrize("num_rows", [2, 4, 8, 16, 32])
-def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int) -> None:
-    """The rows repeat, and must not cancel out."""
-    agent = make_agent(CONTINUOUS, ppo_config(orthogonal_init=False))
-    batch = make_batch(agent, num_rows)
-    assert difference(Backend(agent.objective), NumpyBackend(agent.objective), agent.parameters, batch, 1.0) is None
-    norms = [float(agent.parameters.gradient[agent.parameters.range_of(name)].norm()) for name in ("actor", "critic")]
-    assert min(norms) > 0.1  # there is something to compare
 
 
 def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:

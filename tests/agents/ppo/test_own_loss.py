@@ -23,8 +23,8 @@ import hybridppo
 from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.agents.ppo.choosing import backend_for
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.agents.ppo.ppo import backend_for
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
-from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distributed.reduce import ShardedBatch, ShardedUpdate
 from hybridppo.environments.base import Environments
@@ -205,18 +204,6 @@ def test_a_learner_without_rows_learns_what_the_others_do(kind: str, loss: Any) 
         assert torch.equal(learner.parameters.values, alone.parameters.values)
         assert next(theirs, None) is None
     assert ("squared" in expected[0]) == (loss is not None)
-
-
-def test_learners_decide_together_on_gradients_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that has no rows to compare."""
-    monkeypatch.setattr("hybridppo.agents.ppo.ppo.has_gradient_of_the_loss", lambda *_: False)
-    alone = share(agent_of(), 4, said=(said := []))
-    rollout = next(rollouts_of(alone))
-    parts = in_parts(replace(rollout, valid_rows=rollout.valid_rows[rollout.valid_rows % 4 < 2]), 4)
-    expected = alone.update(parts)
-    learner = share(agent_of(), 2, first=2, said=iter(said))
-    assert learner.update(RolloutParts(parts.parts[2:])) == expected
-    assert {type(each.loop().backend) for each in (alone, learner)} == {Backend}
 
 
 @pytest.mark.parametrize("kind", ["rows", "gru"])

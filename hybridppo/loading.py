@@ -28,8 +28,6 @@ from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.checkpointing import Checkpointing
-from hybridppo.runners.runner import Runner
 from hybridppo.settings import Settings, require_own
 from hybridppo.spaces.serialization import space_from_json
 from hybridppo.system.seeds import seed_of
@@ -322,32 +320,6 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
         reported = whole(checkpoint.state["evaluation"], "reported")
         directory.rewind(iteration, number, reported)
         return checkpoint.env_steps
-
-
-def go_on(
-    runner: Runner,
-    checkpointing: Checkpointing,
-    checkpoint: Checkpoint,
-    seed: int,
-    directory: RunDirectory,
-    *,
-    tells: bool = True,
-) -> None:
-    """Load a checkpoint into a new runner; with `tells`, log what could not be restored."""
-    with fitting("this run"):
-        env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
-        reason = checkpointing.load(checkpoint, env_seed=env_seed)
-    if not tells:
-        return
-    if runner.share_done >= 1.0:
-        logger.info(
-            "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
-            directory.given,
-            f"{runner.steps_learned:,}",
-            f"{runner.sampler.counts.statistics.episodes:,}",
-        )
-    but = f" except the environments, which start new episodes: {reason}" if reason is not None else ""
-    logger.info("resuming %s: everything is restored%s", directory.given, but)
 
 
 @contextmanager

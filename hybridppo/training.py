@@ -62,7 +62,7 @@ from hybridppo.errors import (
 )
 from hybridppo.evaluating import compiled_environments, compiled_if_possible, evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
-from hybridppo.loading import SavedAgent, given_policies, go_on, new_agent, put_networks, rewind_to, start_agent_from
+from hybridppo.loading import SavedAgent, fitting, given_policies, new_agent, put_networks, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.placements.placement import Placement, placement_from_settings
@@ -616,8 +616,7 @@ def _go_back(
         if goal <= done and before.run.total_steps != goal:  # a finished run is no surprise otherwise
             logger.warning(
                 "total_steps=%d counts from the beginning of the run, which has made %d steps: nothing to train",
-                goal,
-                done,
+                *(goal, done),
             )
         return
     if "agents" in settings.own:
@@ -757,7 +756,10 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         stack.callback(checkpointing.close)
         runner.callbacks.all += _callbacks(plan, strategy, runner, checkpointing, stack)
         if plan.checkpoint is not None and directory is not None:
-            go_on(runner, checkpointing, plan.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
+            with fitting("this run"):
+                problem = checkpointing.load(plan.checkpoint, settings.seed)
+            if strategy.rank == 0:
+                _tell_of_resuming(runner, directory, problem)
         if directory is not None and strategy.rank == 0 and runner.share_done < 1.0:
             directory.remove_result()  # of a run that trains on
         stack.callback(runner.callbacks.end)
@@ -772,6 +774,18 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     saved, policy = checkpointing.is_saved, settings.policy
     return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
+
+
+def _tell_of_resuming(runner: Runner, directory: RunDirectory, problem: str | None) -> None:
+    """Log that a run goes on, and why its environments could not be restored."""
+    if runner.share_done >= 1.0:
+        steps, episodes = runner.steps_learned, runner.episodes_learned
+        logger.info(
+            "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
+            *(directory.given, f"{steps:,}", f"{episodes:,}"),
+        )
+    but = f" except the environments, which start new episodes: {problem}" if problem is not None else ""
+    logger.info("resuming %s: everything is restored%s", directory.given, but)
 
 
 def _sampler(plan: Plan, strategy: Strategy) -> Sampler:

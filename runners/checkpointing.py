@@ -12,6 +12,7 @@ from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.runners.runner import Runner
+from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import real, whole
 
 Moment = dict[str, Any]
@@ -154,11 +155,15 @@ class Checkpointing(Callback):
         """Identifies a state of the training."""
         return self._runner.iteration, self._runner.sampler.steps_sampled, self._runner.data.is_due
 
-    def load(self, checkpoint: Checkpoint, *, env_seed: int) -> str | None:
+    def load(self, checkpoint: Checkpoint, seed: int) -> str | None:
         """Restore a checkpoint, after the agent was restored and the placement prepared.
 
+        Args:
+            checkpoint: the checkpoint.
+            seed: the seed of the run, from which environments start new episodes if they cannot be restored.
+
         Returns:
-            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
+            Why the environments could not be restored; None if they were.
         """
         runner, (tensors, loop) = self._runner, checkpoint.part("runner")
         runner.iteration, runner.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
@@ -169,6 +174,7 @@ class Checkpointing(Callback):
         runner.placement.load_state(*checkpoint.part("placement"))
         for name, each in self.further.items():
             each.load_state(checkpoint.state[name])
+        env_seed = seed_of(seed, f"environments resumed at iteration {runner.iteration}")
         problem = runner.sampler.load_state(*checkpoint.part("sampler"), env_seed=env_seed)
         if problem is not None:
             runner.data.begin_anew()

@@ -1,4 +1,4 @@
-"""PPO that samples on the CPU and learns on the GPU; the placement decides which half runs where.
+"""A PPO library for PyTorch. It finds the fastest split of sampling and learning between your CPU and GPU.
 
 import hybridppo
 result = hybridppo.train("CartPole-v1", total_steps=100_000)

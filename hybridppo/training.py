@@ -556,8 +556,23 @@ def resume(
         newest = folders(saved)[-1:]
         try:
             with prepared(source, settings.config, settings.environment, settings.run, where) as preparation:
-                plan = _resumed(preparation, directory, before, settings, checkpoint, parts)
-                plan = replace(plan, progress=progress, callbacks=own_callbacks)
+                settings = replace(settings, environment=preparation.options, run=preparation.run)
+                require_spaces_of(settings, preparation.environments, error=CheckpointError)
+                if isinstance(settings.config, PoliciesConfig):
+                    settings.config.require_agents(preparation.environments.agents, CheckpointError)
+                if checkpoint is None:
+                    made = new_agent(settings, seed=seed_of(settings.seed, "agent"), **parts)
+                else:
+                    made = SavedAgent.of_run(settings, checkpoint).made(**parts)
+                done = 0 if checkpoint is None else checkpoint.env_steps
+                choice = preparation.choose(made, max(1, settings.run.total_steps - done))
+                _keep_options(directory, before, settings, done)
+                if preparation.strategy.rank == 0:  # the other learners get the checkpoint from it
+                    _go_back(directory, before, settings, made, checkpoint)
+                # The number of workers is a part of the choice of `auto`, as its placement is.
+                settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
+                guests = {"progress": progress, "callbacks": own_callbacks}
+                plan = preparation.plan(settings, made, choice, directory=directory, checkpoint=checkpoint, **guests)
                 return _finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
@@ -565,45 +580,22 @@ def resume(
             raise
 
 
-def _resumed(
-    preparation: Preparation,
-    directory: RunDirectory,
-    before: Settings,
-    settings: Settings,
-    checkpoint: Checkpoint | None,
-    parts: dict[str, Any],
-) -> Plan:
-    """The plan of a resumed training; the run directory is reset to its checkpoint.
+def _keep_options(directory: RunDirectory, before: Settings, settings: Settings, done: int) -> None:
+    """Save changed options for the next resume, and warn if NumPy rounds otherwise than when the run began.
 
-    Args:
-        preparation: the processes and environments.
-        directory: the run directory.
-        before: the settings of the run.
-        settings: the settings of the resumed training.
-        checkpoint: the checkpoint to continue from; None to begin anew.
-        parts: the agent's class, and its own parts, by name.
+    The placement stays the run's own, and so does its goal if the new one is behind the steps that are `done`: there is
+    nothing to train, and the next resume trains on.
     """
-    settings = replace(settings, environment=preparation.options, run=preparation.run)
-    require_spaces_of(settings, preparation.environments, error=CheckpointError)
-    if isinstance(settings.config, PoliciesConfig):
-        settings.config.require_agents(preparation.environments.agents, CheckpointError)
-    if checkpoint is None:
-        agent = new_agent(settings, seed=seed_of(settings.seed, "agent"), **parts)
-    else:
-        agent = SavedAgent.of_run(settings, checkpoint).made(**parts)
-    done = 0 if checkpoint is None else checkpoint.env_steps
-    choice = preparation.choose(agent, max(1, settings.run.total_steps - done))
-    _warn_of_kernels(directory.config["versions"].get("kernels"))
-    # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new
-    # one is behind it: there is nothing to train, and the next resume trains on.
     goal = settings.run.total_steps if settings.run.total_steps > done else before.run.total_steps
     kept = replace(settings, run=replace(settings.run, total_steps=goal))
     directory.update_config({**kept.to_json(), **{name: directory.config[name] for name in ("versions", "origin")}})
-    if preparation.strategy.rank == 0:  # the other learners get the checkpoint from it
-        _go_back(directory, before, settings, agent, checkpoint)
-    # The number of workers is a part of the choice of `auto`, as its placement is.
-    settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-    return preparation.plan(settings, agent, choice, directory=directory, checkpoint=checkpoint)
+    was, now = directory.config["versions"].get("kernels"), kernels_taken()
+    if was and now and was != now:
+        logger.warning(
+            "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
+            "goes on as well, and not to the same bits",
+            *(was, now),
+        )
 
 
 def _go_back(
@@ -664,17 +656,6 @@ def _warn_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
                 "%.0f %% of its start",
                 *(field, f"{goal:,}", f"{was:,}", *shares),
             )
-
-
-def _warn_of_kernels(was: object) -> None:
-    """Warn if NumPy rounds otherwise than when the run began."""
-    now = kernels_taken()
-    if was and now and was != now:
-        logger.warning(
-            "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
-            "goes on as well, and not to the same bits",
-            *(was, now),
-        )
 
 
 def _own_placement(settings: Settings) -> Placement:

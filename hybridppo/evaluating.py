@@ -40,7 +40,7 @@ from hybridppo.interfaces import agents_of
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
-from hybridppo.networks.numpy_twin import NumpyPoliciesActor
+from hybridppo.networks.numpy_actors import NumpyPoliciesActor
 from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.checkpoints import read_agent_file

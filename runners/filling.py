@@ -17,9 +17,8 @@ from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.state import ActionHistory
-from hybridppo.networks.numpy_layers import NumpyNormalizer
+from hybridppo.networks.numpy_actors import NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.networks.numpy_twin import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.arrays import Array

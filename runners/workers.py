@@ -22,8 +22,8 @@ from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
 from hybridppo.networks.numpy_mlp import ArrayActor
-from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState

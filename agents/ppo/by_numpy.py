@@ -20,8 +20,8 @@ from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.networks.actors import Network
 from hybridppo.networks.mlp import linears, mlp_twin, twin_of
+from hybridppo.networks.numpy_actors import NumpyTwin
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
-from hybridppo.networks.numpy_twin import NumpyTwin
 from hybridppo.networks.parameters import FlatParameters, place_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import SideBySide, one_blas_thread, one_torch_thread

@@ -11,8 +11,7 @@ from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.networks.encoders import Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import Precision
-from hybridppo.networks.numpy_layers import CellTwin
-from hybridppo.networks.recurrent import Recurrent
+from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.system.validation import SAME_RESULT
@@ -243,7 +242,7 @@ class PPOConfig:
         """Layout of the actor's state; None without a recurrent network."""
         if self.recurrent is None:
             return None
-        return MemoryLayout(CellTwin(self.recurrent, self.recurrent_size).state_size, self.sequence_length)
+        return MemoryLayout(CELLS[self.recurrent].num_states * self.recurrent_size, self.sequence_length)
 
     @property
     def exploration(self) -> ExplorationLayout | None:

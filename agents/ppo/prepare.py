@@ -17,7 +17,7 @@ from hybridppo.networks.normalization import (
     RunningMoments,
     moments_of,
 )
-from hybridppo.networks.numpy_layers import EPSILON, LIMIT
+from hybridppo.networks.numpy_actors import EPSILON, LIMIT
 from hybridppo.rollouts.advantages import discounted_sums
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout

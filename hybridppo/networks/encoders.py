@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.mlp import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.modes import products_in
-from hybridppo.networks.numpy_layers import EncodedTwin
+from hybridppo.networks.numpy_actors import EncodedTwin, NumpyTwin, twin_within
 from hybridppo.networks.numpy_mlp import NumpyActivation
-from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 

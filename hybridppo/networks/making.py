@@ -108,7 +108,7 @@ class _Maker:
         asked, rows = getattr(self._config, keys), self._rows
         parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
         if parts is None and rows.images:  # numbers and images are one part
-            return [(RowPart(slice(0, rows.num_numbers), slice(0, len(rows.images))), ())]
+            return [(RowPart(slice(0, rows.num_numbers - self._mask_size), slice(0, len(rows.images))), ())]
         return parts
 
     def body(self, seen: Parts) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
+from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 

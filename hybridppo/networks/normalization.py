@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.numpy_layers import EPSILON, LIMIT
-from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
+from hybridppo.networks.numpy_actors import EPSILON, LIMIT, NumpyTwin, twin_within
 from hybridppo.spaces.rows import RowLayout
 
 Moments = tuple[Tensor, Tensor, Any]

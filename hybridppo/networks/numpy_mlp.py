@@ -50,8 +50,7 @@ class NumpyActor(ArrayActor):
         parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
             before them the log standard deviations `[d]` of a Gaussian actor.
         activation: activation of every hidden layer.
-        mask_size: number of inputs that are a mask of the first outputs.
-        mask_end: index after the last input of the mask; None if the mask is last.
+        mask_size: how many of the last inputs are a mask of the first outputs.
         before: functions that make the inputs from rows, one after the other.
     """
 
@@ -60,7 +59,6 @@ class NumpyActor(ArrayActor):
         parameters: Sequence[Array],
         activation: NumpyActivation,
         mask_size: int = 0,
-        mask_end: int | None = None,
         before: Sequence[Any] = (),
     ) -> None:
         self.own, self.activation, self.before = parameters, activation, before
@@ -76,9 +74,6 @@ class NumpyActor(ArrayActor):
         self._activate = np.tanh if activation == "tanh" else _relu
         self.has_mask, self._mask_size = mask_size > 0, mask_size
         """Whether the inputs have a mask."""
-        num_inputs = weights[0].shape[1]
-        end = num_inputs if mask_end is None else mask_end
-        self._mask = slice(end - mask_size, end)
         self._num_rows = -1
 
     def __call__(self, observations: Array) -> Array:
@@ -93,7 +88,7 @@ class NumpyActor(ArrayActor):
             self._activate(outputs, out=outputs)
         self._multiply(self._last, self._head, out=self._products)
         if self.has_mask:
-            self._means[:, : self._mask_size][observations[:, self._mask] == 0.0] = FORBIDDEN
+            self._means[:, : self._mask_size][observations[:, -self._mask_size :] == 0.0] = FORBIDDEN
         if self._log_std is None:
             return self._means
         self._outputs[:, : self._means.shape[1]] = self._means

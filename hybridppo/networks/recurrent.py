@@ -1,7 +1,7 @@
 """Recurrent networks: a cell, followed by an ordinary network of its output.
 
 The arithmetic is that of `nn.LSTM` and `nn.GRU`. The state of a cell begins with its output `h`; it is zero at the
-start of an episode. `numpy_layers.py` acts with the same parameters.
+start of an episode. `numpy_actors.py` acts with the same parameters.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.numpy_layers import CellTwin
-from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
+from hybridppo.networks.numpy_actors import NumpyTwin, twin_within
 from hybridppo.spaces.rows import RowLayout
 from hybridppo.system.devices import sent
 
@@ -222,7 +221,7 @@ class RecurrentNetwork(nn.Module):
         encoded = None if make is None else make(twin.activation)
         if self.features is not None and encoded is None:
             return None
-        return replace(twin, cell=CellTwin(self.cell.kind, self.cell.size), encoded=encoded, columns=None)
+        return replace(twin, cell=self.cell.kind, cell_size=self.cell.size, encoded=encoded, columns=None)
 
     def _inputs(self, observations: Tensor) -> Tensor:
         return observations if self.features is None else self.features(observations)

@@ -39,7 +39,7 @@ from hybridppo.loading import load_policies
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.mlp import twin_of
-from hybridppo.networks.numpy_twin import NumpyTwin
+from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
@@ -247,9 +247,9 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         times = twin.normalizes.num_numbers // len(mean)  # the moments of stacked frames are those of one frame
         arrays = {"mean": np.tile(mean, times)[policy.kept], "variance": np.tile(variance, times)[policy.kept]}
     if twin.cell is not None:
-        names = ("weight_input", "weight_state", "bias", "bias_state")[: twin.cell.num_arrays]
+        names = ("weight_input", "weight_state", "bias", "bias_state")[: CELLS[twin.cell].num_arrays]
         arrays |= dict(zip(names, own, strict=False))
-        own = own[twin.cell.num_arrays :]
+        own = own[len(names) :]
     if len(own) % 2:
         arrays["feature_log_std" if twin.explores else "log_std"] = own.pop(0)
     for number in range(len(own) // 2):
@@ -260,8 +260,8 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
             arrays |= {f"{name}_{number}": getattr(part, name) for name in part.constants}
     about = {
         **policy.about(),
-        "memory": None if twin.cell is None else twin.cell.kind,
-        "memory_size": 0 if twin.cell is None else twin.cell.size,
+        "memory": twin.cell,
+        "memory_size": twin.cell_size,
         "state_size": policy.state_size,
         "num_layers": len(own) // 2,
         "activation": twin.activation,

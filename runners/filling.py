@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 import numpy as np
 
 from hybridppo.compiled.kernels import FusedDistribution, bounds_of, is_drawn
+from hybridppo.compiled.perceptrons import MOST_ROWS as ROWS_AT_ONCE
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
@@ -31,8 +32,8 @@ def compiled_actor(actor: NumpyActor, distribution: FusedDistribution) -> tuple[
     """The arrays of an actor for a compiled loop, see `kernels.rollout`; its parameters must not change meanwhile.
 
     Returns:
-        Moments, weights, the sizes of the layers, whether hidden layers use tanh, log standard deviations, and their
-            exponentials.
+        Moments, weights, biases, the sizes of the layers, whether hidden layers use tanh, log standard deviations, and
+            their exponentials.
     """
     moments: Array = np.zeros((2, 0), np.float32)
     for step in actor.before:
@@ -43,11 +44,12 @@ def compiled_actor(actor: NumpyActor, distribution: FusedDistribution) -> tuple[
     weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
     sizes = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
     widest = up_to_whole(int(sizes.max()))
-    packed = np.zeros((len(weights), 1 + widest, widest), np.float32)
-    for layer, weight, bias in zip(packed, weights, biases, strict=True):
-        layer[0, : len(bias)] = bias
-        layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-    return np.ascontiguousarray(moments), packed, sizes, actor.activation == "tanh", log_std, np.exp(log_std)
+    up, starts = np.zeros((len(weights), widest, widest), np.float32), np.zeros((len(weights), 1, widest), np.float32)
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        up[layer, : weight.shape[1], : len(bias)] = weight.T
+        starts[layer, 0, : len(bias)] = bias
+    is_tanh = actor.activation == "tanh"
+    return np.ascontiguousarray(moments), up, starts, sizes, is_tanh, log_std, np.exp(log_std)
 
 
 def can_be_fused(actor: Any) -> TypeGuard[NumpyActor]:
@@ -77,10 +79,10 @@ class Fused:
         self._environments = environments
         compiled = {id(actor): compiled_actor(actor, distribution) for actor in actors}
         of_kinds = zip(*(compiled[id(actor)] for actor in actors), strict=True)
-        moments, weights, sizes, is_tanh, *scales = of_kinds
-        self._actors = environments.kinds, moments, weights, sizes, np.array(is_tanh), *scales
+        *parameters, sizes, is_tanh, log_std, scale = of_kinds
+        self._actors = environments.kinds, *parameters, sizes, np.array(is_tanh), log_std, scale
         self._bounds = bounds_of(distribution)
-        self._tile = environments.kernels.rows_of_a_tile, max(of_kind.shape[2] for of_kind in weights)
+        self._blocks = max(map(len, sizes)), ROWS_AT_ONCE, max(up.shape[2] for up in parameters[1])
         columns = environments.num_envs
         fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
         self.num_rows = min(max(STEPS_AT_ONCE // columns, fewest), MOST_ROWS)
@@ -101,13 +103,12 @@ class Fused:
             observations, buffer.rewards[rows], buffer.terminated[rows], buffer.truncated[rows], buffer.absent[rows],
             self._finals,
         )  # fmt: skip
-        num_agents, num_rows = environments.num_agents, self._tile[0]
-        at_once = max(1, num_rows // num_agents) * num_agents
+        num_agents = environments.num_agents
+        at_once = max(1, ROWS_AT_ONCE // num_agents) * num_agents
 
         def fill_rows(one: int, other: int) -> None:
-            here, there = (np.zeros(self._tile, np.float32) for _ in range(2))
-            for_env = np.zeros((at_once, acted[1].shape[2]), actions.dtype)
-            scratch = for_env, here, there, np.empty(num_rows, np.int64), environments.row()
+            for_env, blocks = np.zeros((at_once, acted[1].shape[2]), actions.dtype), np.zeros(self._blocks, np.float32)
+            scratch = for_env, blocks, np.empty(ROWS_AT_ONCE, np.int64), environments.row()
             environments.kernels.rollout(
                 environments.world, one, other, results, acted, self._actors, self._bounds, scratch
             )

@@ -15,7 +15,6 @@ from hybridppo.compiled.perceptrons import (
     give_way,
     number_told,
     pack,
-    pack_up,
     tell_number,
     up_to_whole,
     write_gradient,
@@ -131,6 +130,8 @@ def fill_gradient(
     sums[:] = 0.0
     for network in range(own, end):
         d_free[:] = np.float32(0.0)
+        weights[:] = np.float32(0.0)
+        bias_gradients[:] = np.float32(0.0)
         of_network = sizes[network]
         pack(values, of_network, offsets[network], up, down, biases)
         for first in range(start, stop, block):
@@ -146,10 +147,7 @@ def fill_gradient(
                 )  # fmt: skip
             else:
                 value_loss(outputs, d_outputs, old_values[some], returns[some], size, settings, sums)
-            backward(
-                values, of_network, offsets[network], down, blocks, deltas, weights, bias_gradients, nothing, len(rows),
-                first == start, is_tanh,
-            )  # fmt: skip
+            backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(rows), is_tanh)
         write_gradient(gradient, of_network, offsets[network], weights, bias_gradients)
         if network == ACTOR:
             for k in range(len(numbers)):
@@ -325,8 +323,7 @@ def critic_values(values: Any, observations: Any, form: Any, scratch: Any, out: 
     blocks, squares, vectors = scratch
     num_layers, block = len(sizes) - 1, blocks.shape[1]
     up, biases = squares[:num_layers], vectors[:num_layers]
-    for layer in range(num_layers):
-        pack_up(values, sizes, offsets, layer, up, biases)
+    pack(values, sizes, offsets, up, squares[num_layers:], biases)
     for first in range(0, len(observations), block):
         rows = observations[first : first + block]
         gather(rows, blocks[0], up_to_whole(sizes[0]))

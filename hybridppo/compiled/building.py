@@ -1,10 +1,10 @@
 """Compiles a definition: its functions and the loops around them, as one module; and writes the text of all modules."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
-from hybridppo.compiled.perceptrons import text_of_intrinsics, tiles_of_this_machine
+from hybridppo.compiled.perceptrons import text_of_intrinsics
 from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY, Sources
 from hybridppo.errors import EnvError, pip_install
@@ -40,19 +40,8 @@ rows = group(f[:, :, :], f[:, :], b[:, :], b[:, :], b[:, :], f[:, :, ::1])
 """
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The loops of `kernels.py` around one environment's functions."""
-
-    begin_all: Callable[..., None]
-    step_all: Callable[..., None]
-    rollout: Callable[..., None]
-    rows_of_a_tile: int
-    """Rows that an actor takes at once."""
-
-
-def build(definition: Definition) -> Kernels:
-    """Compile an environment, or load it if it is compiled.
+def build(definition: Definition) -> SimpleNamespace:
+    """Compile an environment, or load it if it is compiled; returns the `LOOPS` of `kernels.py` by their names.
 
     Raises:
         EnvError: if Numba is missing, or cannot compile it: with the line, the reason and the remedy.
@@ -62,8 +51,7 @@ def build(definition: Definition) -> Kernels:
     rehearse(definition)
     explain = partial(explained, definition.name, sources.lines)
     module = load(definition.name, sources.text, [loop.__name__ for loop in LOOPS], explain)
-    loops = {loop.__name__: getattr(module, sources.names[loop.__name__]) for loop in LOOPS}
-    return Kernels(**loops, rows_of_a_tile=tiles_of_this_machine()[0])
+    return SimpleNamespace(**{loop.__name__: getattr(module, sources.names[loop.__name__]) for loop in LOOPS})
 
 
 def require_numba() -> None:

@@ -26,7 +26,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import CONTRACTED, activate, multiply_all, up_to_whole
+from hybridppo.compiled.perceptrons import CONTRACTED, forward
 from hybridppo.compiled.random_numbers import begin_agent
 from hybridppo.compiled.sources import Texts
 from hybridppo.distributions.base import Distribution
@@ -244,22 +244,23 @@ def rollout(world: Any, first: int, end: int, rows: Any, acted: Any, actors: Any
         acted: outputs `[T, N, outputs]`; actions `[T, N, action]`; and noise `[T, N, noise]`.
         actors: the first agent of each kind and the number of agents, `[K + 1]`; and for the actor of each kind:
             moments `[2, inputs]`, which are subtracted from observations and multiplied with them, or `[2, 0]` for no
-            normalisation; weights `[layers, 1 + inputs, outputs]`, as large as the largest in whole tiles, with biases
-            as first rows; the sizes of the layers, `[layers + 1]`; whether hidden layers have tanh (else ReLU); log
-            standard deviations, the last outputs of a Gaussian actor; and their exponentials.
+            normalisation; weights `[L, inputs, outputs]`, as large as the largest in whole tiles; biases `[L, 1,
+            outputs]`; the sizes of the layers, `[L + 1]`; whether hidden layers have tanh (else ReLU); log standard
+            deviations, the last outputs of a Gaussian actor; and their exponentials.
         bounds: the first number of each choice, or the lower bounds of numbers; and the size of each choice, or the
             upper bounds.
-        scratch: actions `[B * A, action]` of the environments of a block; two blocks of rows for an actor, and their
-            columns; and a `row`.
+        scratch: actions `[B * A, action]` of the environments of a block; the rows of each layer of an actor,
+            `[L + 1, rows, *]`, and their columns, `[rows]`; and a `row`.
     """
-    kinds, moments, weights, sizes, is_tanh, log_std, scale = actors
-    for_env, row = scratch[0], scratch[4]
+    kinds, moments, weights, biases, sizes, is_tanh, log_std, scale = actors
+    for_env, row = scratch[0], scratch[3]
     at_once = len(for_env) // num_agents()
     for block in range(first, end, at_once):
         num = min(at_once, end - block)
         for t in range(len(acted[0])):
             for kind in range(len(weights)):
-                actor = moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind]
+                layers, drawn = (moments[kind], weights[kind], biases[kind]), (log_std[kind], scale[kind])
+                actor = layers, sizes[kind], is_tanh[kind], drawn
                 act(world[3], block, num, kinds[kind], kinds[kind + 1], t, rows[0], acted, actor, bounds, scratch)
             for i in range(num):
                 take_step(world[0][block + i], world, t, block + i, for_env, i * num_agents(), rows, row)
@@ -271,22 +272,23 @@ def act(
 ) -> None:  # fmt: skip
     """The actions of agents `first` to `end`, which share an actor, of `num` environments from `block` on, in tiles."""
     outputs, actions, noise = acted
-    moments, weights, sizes, is_tanh, log_std, scale = actor
+    (moments, weights, biases), sizes, is_tanh, (log_std, scale) = actor
     low, high = bounds
-    for_env, here, there, who, _ = scratch
+    for_env, blocks, who, _ = scratch
     count = 0
     for i in range(block, block + num):
         for agent in range(first, end):
             n = i * num_agents() + agent
             if present[i, agent]:
-                normalize(observations[t, n], moments, sizes[0], here[count])
+                normalize(observations[t, n], moments, sizes[0], blocks[0, count])
                 who[count] = n
                 count += 1
             else:
                 outputs[t, n] = np.float32(0.0)
                 actions[t, n] = 0
-            if count == len(here) or (count > 0 and agent == end - 1 and i == block + num - 1):
-                found = there if outputs_of(here, there, count, weights, sizes, is_tanh) else here
+            if count == len(who) or (count > 0 and agent == end - 1 and i == block + num - 1):
+                forward(sizes, weights, biases, blocks, count, is_tanh)
+                found = blocks[len(sizes) - 1]
                 for row in range(count):
                     n = who[row]
                     given = outputs[t, n]
@@ -296,21 +298,6 @@ def act(
                         given[sizes[-1] + k] = log_std[k]
                     choose(found[row], noise[t, n], actions[t, n], for_env[n - block * num_agents()], scale, low, high)
                 count = 0
-
-
-def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> bool:
-    """Compute the outputs of an actor for the first rows of `here`.
-
-    Returns whether they are in `there`. Whole tiles are written, and the result of a row depends on that row only.
-    """
-    num_layers = len(sizes) - 1
-    for layer in range(num_layers):
-        bias, width = weights[layer, 0], up_to_whole(sizes[layer + 1])
-        multiply_all(here, weights[layer, 1:], there, len(here), sizes[layer], width, bias, 0)
-        if layer < num_layers - 1:
-            activate(there, num_rows, width, is_tanh)
-        here, there = there, here
-    return num_layers % 2 == 1
 
 
 def normalize(row: Any, moments: Any, num_inputs: int, out: Any) -> None:
@@ -329,8 +316,8 @@ LOOPS: Texts = {
     step_all: "u(world, i, i, action[:, :], rows, f[::1])",
     rollout: (
         "u(world, i, i, rows, group(f[:, :, :], action[:, :, :], f[:, :, :]), group(i[::1], each(f[:, ::1]), "
-        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
-        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
+        "each(f[:, :, ::1]), each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1])), "
+        "group(action[::1], action[::1]), group(action[:, ::1], f[:, :, ::1], i[::1], f[::1]))"
     ),
 }
 """The functions that Python calls, with their types, so that they are compiled when the module is loaded."""

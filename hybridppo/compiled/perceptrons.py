@@ -18,8 +18,6 @@ NARROW = 8
 """Columns of the narrowest tile; widths are rounded up to multiples of it."""
 MOST_ROWS = 8
 """Rows of the highest tile."""
-TURNED = 16
-"""Columns of a matrix that are transposed at once, so that their cache lines are used completely."""
 MOST_INNER = 128
 """Terms that are summed at once, so that this part of a tile's columns fits into the cache closest to a core."""
 
@@ -36,11 +34,6 @@ def columns_of_a_tile() -> int:
 
 def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
     """`out[i, j] = start[i * stride + j] + left[i, k:end] @ right[k:end, j]` for a tile: `intrinsics.py`."""
-    raise NotImplementedError
-
-
-def middle_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """As `wide_tile`, for half of its columns."""
     raise NotImplementedError
 
 
@@ -64,10 +57,7 @@ def give_way() -> None:
     raise NotImplementedError
 
 
-GIVEN = (
-    *(wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile),
-    *(tell_number, number_told, give_way),
-)
+GIVEN = (wide_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile, tell_number, number_told, give_way)
 """The functions that `text_of_intrinsics` writes before a module's functions."""
 
 
@@ -75,7 +65,7 @@ DEFINITIONS = """
 
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
 group = lambda *types: numba.types.Tuple(types)
-wide_tile, middle_tile, narrow_tile = tile({rows}, {lanes}, 2), tile({rows}, {lanes}, 1), tile({rows}, 8, 1)
+wide_tile, narrow_tile = tile({rows}, {lanes}, 2), tile({rows}, 8, 1)
 rows_of_a_tile = numba.njit(lambda: {rows})
 columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
 """
@@ -89,16 +79,11 @@ def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
     return (8, 16) if features.get("avx512f", False) else (4, 8)
 
 
-def tiles_of_this_machine() -> tuple[int, int]:
-    """The result of `tiles_for` for this processor."""
-    import llvmlite.binding
-
-    return tiles_for(llvmlite.binding.get_host_cpu_features())
-
-
 def text_of_intrinsics() -> str:
     """The functions that this file only declares, for this processor, and Numba's types by short names."""
-    rows, lanes = tiles_of_this_machine()
+    import llvmlite.binding
+
+    rows, lanes = tiles_for(llvmlite.binding.get_host_cpu_features())
     intrinsics = Path(__file__).with_name("intrinsics.py").read_text(encoding="utf-8")
     return intrinsics + DEFINITIONS.format(rows=rows, lanes=lanes)
 
@@ -112,28 +97,16 @@ def multiply_all(
     left: Any, right: Any, out: Any, num_rows: int, num_inner: int, num_columns: int, start: Any, stride: int
 ) -> None:
     """`out = start + left @ right`, for whole tiles of rows and columns; every row has the same start with stride 0."""
-    add_products(left, right, out, num_rows, 0, min(num_inner, MOST_INNER), num_columns, start, stride)
-    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums continue in place
-        add_products(left, right, out, num_rows, k, min(num_inner, k + MOST_INNER), num_columns, out, out.shape[1])
-
-
-def add_products(
-    left: Any, right: Any, out: Any, num_rows: int, k: int, end: int, num_columns: int, start: Any, stride: int
-) -> None:
-    """`out = start + left[:, k:end] @ right[k:end]`."""
-    j = 0
-    while j + columns_of_a_tile() <= num_columns:
-        for i in range(0, num_rows, rows_of_a_tile()):
-            wide_tile(left, i, right, j, out, k, end, start, stride)
-        j += columns_of_a_tile()
-    if j + columns_of_a_tile() // 2 <= num_columns:
-        for i in range(0, num_rows, rows_of_a_tile()):
-            middle_tile(left, i, right, j, out, k, end, start, stride)
-        j += columns_of_a_tile() // 2
-    while j < num_columns:
-        for i in range(0, num_rows, rows_of_a_tile()):
-            narrow_tile(left, i, right, j, out, k, end, start, stride)
-        j += NARROW
+    wide = num_columns // columns_of_a_tile() * columns_of_a_tile()
+    for k in range(0, num_inner, MOST_INNER):
+        end = min(num_inner, k + MOST_INNER)
+        for j in range(0, wide, columns_of_a_tile()):
+            for i in range(0, num_rows, rows_of_a_tile()):
+                wide_tile(left, i, right, j, out, k, end, start, stride)
+        for j in range(wide, num_columns, NARROW):
+            for i in range(0, num_rows, rows_of_a_tile()):
+                narrow_tile(left, i, right, j, out, k, end, start, stride)
+        start, stride = out, out.shape[1]  # sums continue in place
 
 
 def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any) -> None:
@@ -144,41 +117,16 @@ def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any)
         sizes: `[L + 1]`, the sizes of the layers.
         offsets: `[L, 2]`, where weights and biases begin.
         up: `[L, *, *]`, written: weights by inputs.
-        down: `[L, *, *]`, written: weights by outputs, unless they can be used in place.
+        down: `[L, *, *]`, written: weights by outputs.
         biases: `[L, 1, *]`, written.
     """
     for layer in range(len(sizes) - 1):
-        pack_up(values, sizes, offsets, layer, up, biases)
-        pack_down(values, sizes, offsets, layer, down)
-
-
-def pack_up(values: Any, sizes: Any, offsets: Any, layer: int, up: Any, biases: Any) -> None:
-    """Lay out a layer for `forward`."""
-    weight, bias = matrices(values, sizes, offsets, layer)
-    for o in range(len(weight)):
-        biases[layer, 0, o] = bias[o]
-    whole = len(weight) // TURNED * TURNED
-    for first in range(0, whole, TURNED):
-        for k in range(weight.shape[1]):
-            for o in range(TURNED):
-                up[layer, k, first + o] = weight[first + o, k]
-    for k in range(weight.shape[1]):
-        for o in range(whole, len(weight)):
-            up[layer, k, o] = weight[o, k]
-
-
-def pack_down(values: Any, sizes: Any, offsets: Any, layer: int, down: Any) -> None:
-    """Lay out a layer for `backward`, unless its weights can be used in place."""
-    weight, _ = matrices(values, sizes, offsets, layer)
-    if layer > 0 and not is_whole(weight):
+        weight, bias = matrices(values, sizes, offsets, layer)
         for o in range(len(weight)):
+            biases[layer, 0, o] = bias[o]
             for k in range(weight.shape[1]):
+                up[layer, k, o] = weight[o, k]
                 down[layer, o, k] = weight[o, k]
-
-
-def is_whole(weight: Any) -> bool:
-    """Whether the rows of a layer are whole tiles."""
-    return bool(weight.shape[1] % NARROW == 0)
 
 
 def matrices(values: Any, sizes: Any, offsets: Any, layer: int) -> tuple[Any, Any]:
@@ -193,7 +141,7 @@ def forward(sizes: Any, up: Any, biases: Any, blocks: Any, num_rows: int, is_tan
     for layer in range(num_layers):
         width = up_to_whole(sizes[layer + 1])
         out = blocks[layer + 1]
-        multiply_all(blocks[layer], up[layer], out, up_to_whole(num_rows), sizes[layer], width, biases[layer], 0)
+        multiply_all(blocks[layer], up[layer], out, num_rows, sizes[layer], width, biases[layer], 0)
         if layer < num_layers - 1:
             activate(out, num_rows, width, is_tanh)
 
@@ -208,25 +156,13 @@ def activate(rows: Any, num_rows: int, width: int, is_tanh: bool) -> None:
 
 
 def backward(
-    values: Any,
-    sizes: Any,
-    offsets: Any,
-    down: Any,
-    blocks: Any,
-    deltas: Any,
-    weights: Any,
-    biases: Any,
-    nothing: Any,
-    num_rows: int,
-    is_first: bool,
+    sizes: Any, down: Any, blocks: Any, deltas: Any, weights: Any, biases: Any, nothing: Any, num_rows: int,
     is_tanh: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Add the gradients of weights and biases, given that of the outputs in `deltas[(L - 1) % 2]`.
 
     Args:
-        values: `[P]`, all parameters.
         sizes: `[L + 1]`.
-        offsets: `[L, 2]`, where weights and biases begin.
         down: as written by `pack`.
         blocks: as written by `forward`.
         deltas: `[2, rows, *]`; used in turns.
@@ -234,38 +170,22 @@ def backward(
         biases: `[L, 1, *]`, added to.
         nothing: `[1, *]` zeros.
         num_rows: rows of the block.
-        is_first: whether to overwrite instead of adding.
         is_tanh: whether hidden layers have tanh (else ReLU).
     """
-    for above in range(len(sizes) - 1):
-        layer = len(sizes) - 2 - above
+    for layer in range(len(sizes) - 2, -1, -1):
         inputs, outputs = up_to_whole(sizes[layer]), up_to_whole(sizes[layer + 1])
-        here, seen = deltas[layer % 2], blocks[layer]
-        gradient = weights[layer]
-        if is_first:
-            biases[layer] = np.float32(0.0)
-            multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, nothing, 0)
-        else:
-            multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, gradient, gradient.shape[1])
-        add_rows(here, num_rows, outputs, biases[layer, 0])
+        here, below, seen, gradient = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer], weights[layer]
+        multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, gradient, gradient.shape[1])
+        for row in range(num_rows):
+            for o in range(outputs):
+                biases[layer, 0, o] += here[row, o]
         if layer > 0:
-            pass_down(values, sizes, offsets, layer, down, blocks, deltas, nothing, num_rows, is_tanh)
-
-
-def pass_down(
-    values: Any, sizes: Any, offsets: Any, layer: int, down: Any, blocks: Any, deltas: Any, nothing: Any,
-    num_rows: int, is_tanh: bool,
-) -> None:  # fmt: skip
-    """The gradient of the layer below before its activation, `deltas[(layer + 1) % 2]`; arguments as of `backward`."""
-    here, below, seen, inputs = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer], up_to_whole(sizes[layer])
-    weight, _ = matrices(values, sizes, offsets, layer)
-    right = weight if is_whole(weight) else down[layer]
-    multiply_all(here, right, below, up_to_whole(num_rows), sizes[layer + 1], inputs, nothing, 0)
-    for row in range(num_rows):
-        if is_tanh:
-            through_tanh(below[row], seen[row], inputs)
-        else:
-            through_relu(below[row], seen[row], inputs)
+            multiply_all(here, down[layer], below, num_rows, sizes[layer + 1], inputs, nothing, 0)
+            for row in range(num_rows):
+                if is_tanh:
+                    through_tanh(below[row], seen[row], inputs)
+                else:
+                    through_relu(below[row], seen[row], inputs)
 
 
 def write_gradient(gradient: Any, sizes: Any, offsets: Any, weights: Any, biases: Any) -> None:
@@ -276,13 +196,6 @@ def write_gradient(gradient: Any, sizes: Any, offsets: Any, weights: Any, biases
             bias[o] = biases[layer, 0, o]
             for k in range(weight.shape[1]):
                 weight[o, k] = weights[layer, o, k]
-
-
-def add_rows(rows: Any, num_rows: int, width: int, out: Any) -> None:
-    """Add rows to `out`, in their order."""
-    for row in range(num_rows):
-        for o in range(width):
-            out[o] += rows[row, o]
 
 
 def through_tanh(gradient: Any, activation: Any, num: int) -> None:

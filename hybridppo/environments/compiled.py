@@ -24,7 +24,6 @@ from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.threads import SideBySide
 
 if TYPE_CHECKING:
-    from hybridppo.compiled.building import Kernels
     from hybridppo.compiled.definition import Definition
 
 SECONDS_WORTH_DIVIDING = 3e-4
@@ -80,7 +79,7 @@ class CompiledEnvironments(Environments):
             self.whole = CriticRows(spaces, observes, self.encode.size)
         self.agents, self._num = agents, num_envs
         self.definition = definition
-        self.kernels: Kernels = build(definition)
+        self.kernels = build(definition)
         self.kinds: Array = np.array([0, *accumulate(definition.policies.values() or [1])], np.int64)
         """`[K + 1]`: the first agent of each kind, and the number of agents."""
         self.states: Array = np.zeros(num_envs, definition.state)

@@ -1,7 +1,6 @@
 """Environments compiled for stepping alone: compiling the loop with an actor takes two thirds of the time."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from hybridppo.compiled import building, kernels
@@ -12,4 +11,3 @@ def leave_out_rollouts(set_attribute: Callable[[Any, str, Any], object] = setatt
     loops = {loop: signature for loop, signature in kernels.LOOPS.items() if loop is not kernels.rollout}
     set_attribute(kernels, "LOOPS", loops)
     set_attribute(building, "LOOPS", loops)
-    set_attribute(building, "Kernels", partial(building.Kernels, rollout=None))

@@ -163,7 +163,7 @@ def test_nothing_of_the_actor_is_float64_by_accident() -> None:
     module = sys.modules[build(compiled_form("MountainCarContinuous-v0")).rollout.__module__]
     f, i = numba.float32, numba.int64
     signatures = {
-        "outputs_of": (f[:, ::1], f[:, ::1], i, f[:, :, ::1], i[::1], numba.boolean),
+        "forward": (i[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], i, numba.boolean),
         "tanh_all": (f[::1], i),
         "relu_all": (f[::1], i),
         "choose": (f[::1], f[:], f[:], f[::1], f[::1], f[::1], f[::1]),

@@ -267,8 +267,7 @@ class EvaluationDuringTraining(Callback):
             self._directory.log(line, EVALUATIONS)
             if self._evaluator is not None and not self._evaluator.is_concurrent:
                 self._checkpointing.save()
-            statistics = {name: line[f"evaluation_{name}"] for name in ("return_mean", "return_std", "length_mean")}
-            self._directory.judge(moment["checkpoint"], {**statistics, "episodes": len(evaluation.returns)})
+            self._directory.judge(moment["checkpoint"], evaluation.return_mean)
             self._keep_pending()
         if self._shows:
             of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]

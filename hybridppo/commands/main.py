@@ -82,32 +82,24 @@ def run_command(parse: Callable[[], Command]) -> int:
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
     command: Command | None = None
-
-    def fail(error: Exception, code: int) -> int:
-        return _fail(error, code, debug=command is not None and command.debug)
-
     try:
         with as_keyboard_interrupts():  # during training, signals are requests instead
             command = parse()
             return command.run() or EXIT_DONE
-    except ConfigurationError as error:
-        return fail(error, EXIT_USAGE)
-    except BrokenPipeError as error:
-        has_reader = flushed("\n")  # without a reader, the output is not needed any more
-        return fail(error, EXIT_ERROR) if has_reader else EXIT_DONE
-    except Exception as error:  # the library's own, or one from an environment's code
-        return fail(error, EXIT_ERROR)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Exception as error:  # the library's own, or one from an environment's code
+        if isinstance(error, BrokenPipeError) and not flushed("\n"):
+            return EXIT_DONE  # without a reader, the output is not needed any more
+        if command is not None and command.debug:
+            traceback.print_exception(error)
+        else:
+            print(f"hybridppo: error: {_message(error)}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_ERROR
 
 
-def _fail(error: Exception, code: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(error)
-    elif isinstance(error, HybridPPOError):
-        print(f"hybridppo: error: {error}", file=sys.stderr)
-    else:
-        said = "; ".join([f"{type(error).__name__}: {error} (--debug shows where)", *getattr(error, "__notes__", ())])
-        print(f"hybridppo: error: {said}", file=sys.stderr)
-    return code
+def _message(error: Exception) -> str:
+    if isinstance(error, HybridPPOError):
+        return str(error)
+    return "; ".join([f"{type(error).__name__}: {error} (--debug shows where)", *getattr(error, "__notes__", ())])

@@ -30,7 +30,7 @@ from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """The format version of `config.json` and of checkpoints."""
 
 AGENT_FILE_VERSION = 1
@@ -51,8 +51,8 @@ class Checkpoint:
     state: dict[str, Any]
     score: float | None = None
     """The training's mean return; None if there was none yet."""
-    evaluation: dict[str, Any] | None = None
-    """The statistics of its evaluation, if there was one; `return_mean` then replaces the score."""
+    evaluation: float | None = None
+    """The mean return of its evaluation, if there was one, which then replaces the score."""
 
     def part(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the state of a part: `agent`, `sampler`, `placement` or `runner`.
@@ -83,6 +83,7 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         "format_version": FORMAT_VERSION,
         "tensors_sha256": hashlib.sha256(data).hexdigest(),
         "score": score,
+        "evaluation": None,
         "state": state,
     }
     header["sha256"] = _checksum(header)
@@ -127,17 +128,17 @@ def load(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
 
 
-def judge(folder: Path, evaluation: dict[str, Any]) -> None:
-    """Write an evaluation's statistics, `return_mean` among them, into the header of an existing checkpoint.
+def judge(folder: Path, return_mean: float) -> None:
+    """Write the mean return of an evaluation into the header of an existing checkpoint.
 
     Raises:
-        CheckpointError: if the checkpoint is damaged, or JSON cannot hold the statistics.
+        CheckpointError: if the checkpoint is damaged.
         OSError: if it cannot be written; the checkpoint is unchanged.
     """
     _read_header(folder)
     path = folder / "state.json"
     header = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "sha256"}
-    header["evaluation"] = _as_json_has_it(evaluation, "evaluation")
+    header["evaluation"] = return_mean
     header["sha256"] = _checksum(header)
     replace_synced(path, _written(header))
 
@@ -162,16 +163,15 @@ def _read_header(folder: Path) -> Header:
         header = _as_it_was(header)
         if not isinstance(header["state"], dict):
             raise TypeError("its state is no object")
-        if not (header["score"] is None or math.isfinite(header["score"])):
-            raise ValueError("its score is no number")
-        header.setdefault("evaluation", None)  # most have none
-        if not (header["evaluation"] is None or math.isfinite(header["evaluation"]["return_mean"])):
-            raise ValueError("its evaluation is no number")
+        for name in ("score", "evaluation"):
+            if not (header[name] is None or math.isfinite(header[name])):
+                raise ValueError(f"its {name} is no number")
         return {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path} is truncated or altered: {_reason(error)}") from error
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(f"{path} is truncated or altered: {what}") from error
 
 
 def load_latest(
@@ -227,7 +227,7 @@ def _rank(folder: Path) -> tuple[float, float, str]:
     except CheckpointError:
         return _UNREADABLE, 0.0, folder.name
     if header["evaluation"] is not None:
-        return 2, header["evaluation"]["return_mean"], folder.name
+        return 2, header["evaluation"], folder.name
     return (0, 0.0, folder.name) if header["score"] is None else (1, header["score"], folder.name)
 
 
@@ -281,10 +281,6 @@ def _as_it_was(value: Any) -> Any:
             return float(value[_NUMBER])
         return {key: _as_it_was(item) for key, item in value.items()}
     return [_as_it_was(item) for item in value] if isinstance(value, list) else value
-
-
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:

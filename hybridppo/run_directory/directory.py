@@ -188,13 +188,13 @@ class RunDirectory:
         work = f"writing a checkpoint to {self.path / 'checkpoints'}"
         return self.tolerating(work, "training goes on, and the checkpoints before it are kept")
 
-    def judge(self, number: int, statistics: dict[str, Any]) -> None:
-        """Write an evaluation's statistics, `return_mean` among them, into a checkpoint, if it exists."""
+    def judge(self, number: int, return_mean: float) -> None:
+        """Write the mean return of an evaluation into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
-        if folder.exists() and math.isfinite(statistics["return_mean"]):
+        if folder.exists() and math.isfinite(return_mean):
             consequence = "training goes on; the best checkpoint is chosen without it"
             with self.tolerating(f"writing an evaluation into {folder}", consequence, CheckpointError):
-                checkpoints.judge(folder, statistics)
+                checkpoints.judge(folder, return_mean)
 
     def checkpoint(self, number: int) -> Path:
         """The folder of a checkpoint, which need not exist."""

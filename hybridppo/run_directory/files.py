@@ -17,7 +17,7 @@ from typing import Any
 import filelock
 import numpy as np
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import RunDirectoryError
 from hybridppo.system.validation import is_number
 
 LOCK, HOLDER = "lock", "lock.json"
@@ -242,14 +242,8 @@ def as_json(value: Any, indent: int | None = 1) -> str:
     Args:
         value: a value that JSON can hold.
         indent: spaces of indentation; None for one line.
-
-    Raises:
-        ConfigurationError: if lists are nested too deeply.
     """
-    try:
-        return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
-    except RecursionError:
-        raise ConfigurationError("a value has lists too deep within each other to be written as JSON") from None
+    return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
 
 
 class TakenError(RunDirectoryError):

@@ -3,16 +3,14 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from run_files import lines_of
 
 import hybridppo
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
-from hybridppo.run_directory.files import as_json
 
 
 def test_create_then_open(tmp_path: Path) -> None:
@@ -102,11 +100,3 @@ def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first.mkdir(parents=True)
     assert first.parent == Path("runs")
     assert not fresh_path("module:Some/Env-v0", 3).exists()
-
-
-def test_lists_too_deep_for_json_are_one_clear_error() -> None:
-    nested: list[Any] = []
-    for _ in range(100_000):
-        nested = [nested]
-    with pytest.raises(ConfigurationError, match="lists too deep within each other"):
-        as_json(nested)

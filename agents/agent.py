@@ -8,8 +8,8 @@ network that learns.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -370,6 +370,18 @@ class PolicyAgent:
             return nullcontext()
         return noise_from((self._noise_seed, self.version), self.parameters.values.device)
 
+    @contextmanager
+    def _undone_if_stopped(self) -> Iterator[None]:
+        """A context after which all is as before if the update was stopped within it."""
+        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+        try:
+            yield
+        except Stopped:
+            for tensor, before in zip(self._changing(), tensors, strict=True):
+                tensor.copy_(before)
+            self._order.bit_generator.state = order
+            raise
+
     def _changing(self) -> list[Tensor]:
         """All tensors that an update changes before its end."""
         slots = self.optimizer.state[self.parameters.values].values()
@@ -447,7 +459,7 @@ class PolicyAgent:
 def encoded_rows(
     observation: Any,
     action_mask: Any,
-    space: gym.Space[Any],
+    space: Any,
     encode: ObservationEncoder,
     batch: bool,
     keys: Sequence[str] | None = None,
@@ -459,14 +471,23 @@ def encoded_rows(
     Raises:
         EnvError: if they are not valid.
     """
-    if action_mask is not None and not isinstance(space, MaskedObservation):
+    is_masked = isinstance(space, MaskedObservation)
+    if action_mask is not None and not is_masked:
         raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
-    if keys is not None and isinstance(space, MaskedObservation):
-        space = space.seeing(keys)
-    elif keys is not None:
-        encode = encode.seeing(keys)
+    if keys is not None:
+        space, encode = (space.seeing(keys), encode) if is_masked else (space, encode.seeing(keys))
     try:
-        rows = _encoded(observation, action_mask, space, encode, batch)
+        if is_masked:
+            rows = _masked_rows(observation, action_mask, space, batch)
+        elif encode.is_array:
+            rows = encode(_shaped(np.asarray(observation), space, encode, batch))
+        elif not batch:
+            rows = encode.one(observation)[None]
+        elif not (shape := np.shape(encode.values(observation)[0])) or not shape[0]:
+            raise BadValueError(f"a batch of observations needs an axis for them, got {shown(observation)}")
+        else:
+            encode.check_shapes(observation, shape[0])
+            rows = encode(observation)
         if not np.isfinite(encode.layout.numbers(rows)).all():
             for number, row in enumerate(rows):
                 encode.require_finite(f"in observation {number}: observation" if batch else "the observation", row)
@@ -477,46 +498,28 @@ def encoded_rows(
     return rows
 
 
-def _encoded(
-    observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder, batch: bool
-) -> NDArray[Any]:
-    if isinstance(space, MaskedObservation):
-        return _masked_rows(observation, action_mask, space, batch)
-    if encode.is_array:
-        array = np.asarray(observation)
-        _check_shape(array.shape, space, encode, batch)
-        return encode(array if batch else array.reshape(1, *(space.shape or ())))
-    if not batch:
-        return encode.one(observation)[None]
-    encode.check_shapes(observation, _length(encode.values(observation)[0]))
-    return encode(observation)
+def _shaped(array: NDArray[Any], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> NDArray[Any]:
+    """An array as a batch of observations; refuse another shape than theirs.
 
-
-def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> None:
-    """Refuse an array without the shape of an observation, or of a batch of them."""
-    expected = tuple(space.shape or ())
+    A single observation may be flat, or have axes of length 1 more or less.
+    """
+    shape, expected = array.shape, tuple(space.shape or ())
     if encode.frames is not None and shape[int(batch) :] != expected:
         number = encode.frames.num_frames
         raise EnvError(
             f"this agent acts on stacks of {number} observations, of shape {expected}, got one of shape "
             f"{shape[int(batch) :]}: let hybridppo.FrameStack(env, {number}) give them"
         )
-    if batch and (len(shape) != len(expected) + 1 or shape[1:] != expected or not shape[0]):
-        raise EnvError(f"a batch of observations must be of shape {('N', *expected)}, and is of shape {shape}")
+    if batch:
+        if len(shape) != len(expected) + 1 or shape[1:] != expected or not shape[0]:
+            raise EnvError(f"a batch of observations must be of shape {('N', *expected)}, and is of shape {shape}")
+        return array
     sizes, wanted = ([size for size in each if size != 1] for each in (shape, expected))
-    is_flat = sizes == [math.prod(expected)]
-    if not batch and sizes != wanted and not is_flat:
+    if sizes not in (wanted, [math.prod(expected)]):
         raise EnvError(
             f"an observation must be of shape {expected}, and is of shape {shape} (batch=True is for several)"
         )
-
-
-def _length(values: Any) -> int:
-    """The length of a batch of observations."""
-    shape = np.shape(values)
-    if not shape or not shape[0]:
-        raise BadValueError(f"a batch of observations needs an axis for them, got {shown(values)}")
-    return int(shape[0])
+    return array.reshape(1, *expected)
 
 
 def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, batch: bool) -> NDArray[Any]:

@@ -12,6 +12,7 @@ each step of the actor, as in TD3; observations are not normalised, and weights 
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -35,7 +36,6 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.devices import accelerator_of
-from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 
@@ -252,20 +252,14 @@ class DDPG(PolicyAgent):
             return self._update(minibatches, loop)
 
     def _update(self, minibatches: Iterable[Any], loop: OptimizationLoop) -> Metrics:
-        before = None
         counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
-        try:
+        # A single step is stopped only before it.
+        with self._undone_if_stopped() if self.config.steps_per_update > 1 else nullcontext():
             for part in minibatches:
-                if before is None and self.config.steps_per_update > 1:  # a single step is stopped only before it
-                    before = [tensor.clone() for tensor in self._changing()]
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
                     sums[:2] += of_critics
                     if of_actor:
                         sums[2:] += of_actor[0]
-        except Stopped:
-            for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
-                tensor.copy_(saved)
-            raise
         if counts["gradient_steps"] > self._counts["gradient_steps"]:
             self._counts = counts
             self._order.bit_generator.state = self._ahead.bit_generator.state

@@ -482,15 +482,11 @@ class PPO(PolicyAgent):
 
     @contextmanager
     def _undone_if_stopped(self) -> Iterator[None]:
-        """A context after which all is as before if the update was stopped within it."""
-        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
         rate = self.current.learning_rate
         try:
-            yield
+            with super()._undone_if_stopped():
+                yield
         except Stopped:
-            for tensor, before in zip(self._changing(), tensors, strict=True):
-                tensor.copy_(before)
-            self._order.bit_generator.state = order
             if self._adaptive is not None:
                 self._set_adaptive_rate(rate)
             raise

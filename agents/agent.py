@@ -23,7 +23,15 @@ from torch import Tensor, nn
 
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
-from hybridppo.errors import BadValueError, CheckpointError, ConfigurationError, EnvError, shown, shown_name
+from hybridppo.errors import (
+    BadValueError,
+    CheckpointError,
+    ConfigurationError,
+    EnvError,
+    TrainingError,
+    shown,
+    shown_name,
+)
 from hybridppo.networks.modes import depend_on_training, float32_products, noise_from
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
@@ -590,6 +598,25 @@ def save_agent(agent: Any, path: str | Path) -> Path:
 
 def _never() -> bool:
     return False
+
+
+def diverged(when: str, quantities: Iterable[tuple[str, Tensor]], config: Any) -> TrainingError:
+    """The error with the name of the first quantity that is not finite.
+
+    Args:
+        when: the iteration or update.
+        quantities: by name, in the order of computation.
+        config: the hyperparameters, which may be the cause.
+    """
+    found = ((name, tensor.reshape(-1)) for name, tensor in quantities)
+    bad = ((name, numbers[~numbers.isfinite()]) for name, numbers in found)
+    what = next((f"{name} ({float(numbers[0]):g})" for name, numbers in bad if len(numbers)), "a sum of statistics")
+    return TrainingError(
+        f"training stopped {when}: the first quantity that is not finite is {what}. Usual causes: a learning rate that "
+        f"is too large (learning_rate is {config.learning_rate:g}), rewards or observations that are not normalised, a "
+        f"gamma of 1 without ends (gamma is {config.gamma:g}). The parameters are lost, and nothing of them was saved: "
+        "fix the cause, and start anew or from the last checkpoint, which was written before"
+    )
 
 
 def fill_gradient(parameters: FlatParameters, loss: Tensor, network: str | None = None) -> None:

@@ -65,7 +65,7 @@ def test_loss_not_finite_of_a_huge_learning_rate_stops_training(fast_updates: bo
         train(config=config, placement=placement)
     message = str(error.value)
     assert "training stopped in iteration 1: the first quantity that is not finite is " in message
-    assert re.search(r"(policy_loss|value_loss|entropy|grad_norm) \((nan|-?inf)\) in minibatch 2 of epoch 1", message)
+    assert re.search(r"(policy_loss|value_loss|entropy|grad_norm) in minibatch 2 of epoch 1 \((nan|-?inf)\)", message)
     assert "learning_rate is 1e+30" in message
 
 
@@ -83,7 +83,7 @@ def test_loss_not_finite_of_enormous_rewards_leaves_the_last_good_checkpoint(
     tmp_path: Path, fast_updates: bool
 ) -> None:
     config, path = ppo_config(**{**CONFIG.to_json(), "fast_updates": fast_updates}), tmp_path / "run"
-    with pytest.raises(TrainingError, match=r"iteration 7: .* is (a|an) \w+.*rewards .* to 1e\+38"):
+    with pytest.raises(TrainingError, match=r"iteration 7: .* is (a|an) \w+.*rewards or .* not normalised"):
         train(EnormousRewards, config, run_dir=path, checkpoint_seconds=0.0, total_steps=32 * 10)
     newest, checkpoint = load_latest(path / "checkpoints")
     assert newest == folders(path / "checkpoints")[-1]

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, fill_gradient
+from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, fill_gradient
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import GaussianExploration, deterministic_actions
-from hybridppo.errors import EnvError, OutOfMemoryError, TrainingError
+from hybridppo.errors import EnvError, OutOfMemoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.modes import learning_mode, share_buffers
@@ -324,17 +324,12 @@ class DDPG(PolicyAgent):
         """
         values = self.parameters.values.data
         statistics = self.optimizer.state[self.parameters.values]["statistics"]
+        sums: list[float]
         *sums, norm = torch.cat((statistics, values.dot(values).reshape(1))).tolist()
-        for name, value in (*zip(STATISTICS, sums, strict=True), ("the norm of the parameters", norm)):
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"training stopped after update {self.version}: the first quantity that is not finite is {name} "
-                    f"({value:g}). Usual causes: a learning rate that is too large (learning_rate is "
-                    f"{self.config.learning_rate:g}), rewards or observations that are not normalised, a gamma of 1 "
-                    f"without ends (gamma is {self.config.gamma:g}). The parameters are lost, and nothing of them was "
-                    "saved: fix the cause, and start anew or from the last checkpoint, which was written before"
-                )
-        return [float(value) for value in sums]
+        if not all(map(math.isfinite, (*sums, norm))):
+            quantities = zip((*STATISTICS, "the norm of the parameters"), torch.tensor([*sums, norm]), strict=True)
+            raise diverged(f"after update {self.version}", quantities, self.config)
+        return sums
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         tensors, state = super().state()

@@ -14,7 +14,7 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.errors import ConfigurationError, TrainingError, shown
+from hybridppo.errors import ConfigurationError, shown
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 """The statistics of an optimizer step, in order; `grad_norm` is the norm before clipping."""
@@ -272,57 +272,3 @@ def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
         return returns.new_full((), torch.nan)
     variance = returns.var()
     return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)
-
-
-def divergence(
-    iteration: int, config: PPOConfig, rollout: Any, batch: Any, epochs: list[Tensor], parameters: Tensor
-) -> TrainingError:
-    """The error with the name of the first quantity that is not finite, in the order of computation.
-
-    Args:
-        iteration: the number of the iteration, from 1.
-        config: the hyperparameters, which may be the cause.
-        rollout: the rollout of the update.
-        batch: the batch made of it.
-        epochs: for each epoch, the statistics of its minibatches, `[M, len(STATISTICS)]`.
-        parameters: `[P]`, after the last optimizer step.
-    """
-    what = next(_quantities(rollout, batch, epochs, parameters), "the sum of a statistic over the minibatches")
-    rewards, observations = _extremes(rollout.rewards), _extremes(batch.inputs)
-    return TrainingError(
-        f"training stopped in iteration {iteration}: the first quantity that is not finite is {what}. Usual causes: "
-        f"a learning rate that is too large (learning_rate is {config.learning_rate:g}), rewards that are not "
-        f"normalised (here from {rewards}), observations that are not (here from {observations}). "
-        "The parameters are lost, and nothing of them was saved: fix the cause, and start anew or from the last "
-        "checkpoint, which was written before"
-    )
-
-
-def _quantities(rollout: Any, batch: Any, epochs: list[Tensor], parameters: Tensor) -> Iterator[str]:
-    for name, tensor in (
-        ("an observation", batch.inputs),
-        ("a reward", rollout.steps(rollout.rewards)),
-        ("a log-probability of an action, from the actor's outputs while sampling", batch.log_probs),
-        ("a value, from the critic", batch.values),
-        ("an advantage, from rewards and values", batch.advantages),
-        ("a return, from rewards and values", batch.returns),
-    ):
-        if not bool(tensor.isfinite().all()):
-            yield f"{name} ({_worst(tensor)})"
-    for number, epoch in enumerate(epochs, start=1):
-        for row, column in (~epoch.isfinite()).nonzero().tolist():
-            value = float(epoch[row, column])
-            yield f"{STATISTICS[column]} ({value:g}) in minibatch {row + 1} of epoch {number}"
-    if not bool(torch.dot(parameters, parameters).isfinite()):
-        yield f"the norm of the parameters after the last optimizer step ({_worst(parameters)} among them)"
-
-
-def _worst(tensor: Tensor) -> str:
-    """A value that is not finite, else the largest."""
-    bad = tensor[~tensor.isfinite()]
-    return f"{float(bad[0]) if len(bad) else float(tensor.abs().max()):g}"
-
-
-def _extremes(tensor: Tensor) -> str:
-    finite = tensor[tensor.isfinite()]
-    return f"{float(finite.min()):g} to {float(finite.max()):g}" if finite.numel() else "none that is finite"

@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, encoded_rows
+from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
-from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, ppo_loss
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
-from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, Normalization, require_rows, too_large, values_of_rows
+from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, Normalization, require_rows, values_of_rows
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
@@ -284,14 +284,9 @@ class PPO(PolicyAgent):
             )
         )
         statistics, extras = [*measured[:MEASURED], of_step], measured[MEASURED:]
-        if not math.isfinite(variance):
-            raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
-        if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
-            tables, values = (
-                [torch.cat((each[:, :MEASURED], each[:, -1:]), 1) for each in epochs],
-                self.parameters.values,
-            )
-            raise divergence(self.version, self.current, rollout.whole(), batch.steps(), tables, values.data)
+        if not all(map(math.isfinite, (*(statistics if sizes else ()), norm, variance))):
+            quantities = self._quantities(rollout.whole(), batch.steps(), epochs)
+            raise diverged(f"in iteration {self.version}", quantities, self.current)
         return {
             **dict(zip(STATISTICS, statistics, strict=True)),
             "explained_variance": explained,
@@ -302,6 +297,25 @@ class PPO(PolicyAgent):
             **loop.metrics(),
             **(self._pool.learned(rollout, of_pool, self.current.clip_range) if of_pool else {}),
         }
+
+    def _quantities(self, rollout: Rollout, rows: Batch, epochs: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The quantities of an update by name, in the order of computation."""
+        for name, part in self.normalization.parts.items():
+            remedy = f"too large for float32: give smaller ones, or set normalize_{name}=False"
+            of_numbers = self._encode.names if name == "observations" else [""]
+            for number, variance in zip(of_numbers, part.moments.variance.reshape(-1), strict=False):
+                yield f"the variance of {name}{number}, {remedy}", variance
+        yield "an observation", rows.inputs
+        yield "a reward", rollout.steps(rollout.rewards)
+        yield "a log-probability of an action, from the actor's outputs while sampling", rows.log_probs
+        yield "a value, from the critic", rows.values
+        yield "an advantage, from rewards and values", rows.advantages
+        yield "a return, from rewards and values", rows.returns
+        for count, epoch in enumerate(epochs, start=1):
+            for row, numbers in enumerate(epoch, start=1):
+                for name, value in zip(STATISTICS, (*numbers[:MEASURED], numbers[-1]), strict=True):
+                    yield f"{name} in minibatch {row} of epoch {count}", value
+        yield "the norm of the parameters after the last optimizer step", self._squared_norm()
 
     @torch.no_grad()
     def batch_of(self, rollout: Rollout, loop: OptimizationLoop) -> Any:

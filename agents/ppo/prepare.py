@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.errors import ConfigurationError, TrainingError
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.normalization import (
     Moments,
     NormalizedNetwork,
@@ -313,27 +313,3 @@ class RewardNormalizer(nn.Module):
     def scaled(self, rewards: Tensor) -> Tensor:
         """The rewards, normalised by the present moments."""
         return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
-
-
-def too_large(
-    iteration: int, normalization: Normalization, rollout: Rollout, encode: ObservationEncoder
-) -> TrainingError:
-    """The error for numbers whose variance is not finite, with the largest of them that counts."""
-    rewards, observations, are_steps = (
-        rollout.rewards[..., None],
-        normalization.observations,
-        rollout.are_steps[..., None],
-    )
-    if observations is not None and not bool(observations.moments.variance.isfinite().all()):
-        kind, numbers = "observation", encode.layout.numbers(rollout.observations[:-1])
-        sizes = numbers.abs() * are_steps * ~observations.moments.variance.isfinite()
-    else:
-        kind, numbers, sizes = "reward", rewards, rewards.abs() * are_steps
-    step, column, number = map(int, np.unravel_index(int(sizes.argmax()), sizes.shape))
-    name = encode.names[number] if kind == "observation" else ""
-    return TrainingError(
-        f"training stopped in iteration {iteration}: {kind}{name} is {float(numbers[step, column, number]):g} in step "
-        f"{step} of the rollout, of environment {column} (of agent {column} of all, if environments have several). The "
-        f"variance of such numbers is too large for float32, and normalize_{kind}s=True needs it: give smaller "
-        f"ones, or set normalize_{kind}s=False. The last checkpoint was written before"
-    )

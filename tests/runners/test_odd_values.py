@@ -311,14 +311,13 @@ class Numbers(gym.Env[Any, Any]):
 @pytest.mark.parametrize("size", [1e20, 3e38])
 def test_observations_that_cannot_be_normalised(size: float, options: dict[str, Any]) -> None:
     config = replace(SMALL, normalize_observations=True, **options)
-    words = r"in iteration 1: observation\['wild'\]\[0\]\[1\] is -?\d.*e\+\d\d in step \d+ of the rollout, of"
-    remedy = "normalize_observations=True needs it: .* or set normalize_observations=False"
-    with pytest.raises(TrainingError, match=rf"{words} environment [0-3] .*{remedy}"):
+    words = r"in iteration 1: the first .* is the variance of observations\['wild'\]\[0\]\[1\]"
+    with pytest.raises(TrainingError, match=rf"{words}, too large .*, or set normalize_observations=False"):
         train(partial(Numbers, size), config)
 
 
 def test_rewards_that_cannot_be_normalised() -> None:
-    with pytest.raises(TrainingError, match=r"in iteration 1: reward is -?\d.*e\+2\d in step .*normalize_rewards"):
+    with pytest.raises(TrainingError, match=r"in iteration 1: .*the variance of rewards, .*normalize_rewards"):
         train(partial(Numbers, reward=1e25), replace(SMALL, normalize_rewards=True))
 
 

@@ -131,7 +131,7 @@ class TensorAgents:
             of_critics = CriticRows(spaces, observes, self._row.size)
             self._written, self._state_size = of_critics.size, of_critics.state_size
             arrays = of_critics.source.ravel(), of_critics.beside
-            self._whole = torch.from_numpy(arrays[0]).to(self._device), torch.from_numpy(arrays[1]).to(self._device)
+            self._whole = torch.tensor(arrays[0], device=self._device), torch.tensor(arrays[1], device=self._device)
         self.present = torch.ones((self._num_envs, len(self.names)), dtype=torch.bool, device=self._device)
         """`[num_envs, A]`: which agents are present."""
 

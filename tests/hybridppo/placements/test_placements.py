@@ -434,7 +434,6 @@ def test_only_the_placement_moves_things() -> None:
     assert strays == {
         # What was sampled on a device is saved, and errors in it are explained on the host; bounds of actions go to it.
         "hybridppo/environments/on_device.py": {".cpu()", ".to(device)"},
-        "hybridppo/environments/tensors.py": {".to(self._device)"},
         "runners/device_sampler.py": {".cpu()"},
         # A checkpoint is written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},

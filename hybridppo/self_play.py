@@ -1,9 +1,9 @@
 """Self-play: keeps snapshots of an agent and their ratings, and gives environments their opponents."""
 
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +17,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
 from hybridppo.distributions.base import Drawing
 from hybridppo.environments.base import Steering
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions, for_critics
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, SelfPlayOptions, for_critics
 from hybridppo.environments.self_play_game import Opponent
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
 from hybridppo.evaluating import acting, require_names
@@ -91,18 +91,11 @@ def with_self_play(
     """
     if run.self_play is None:
         return options
-    if not isinstance(config, PoliciesConfig):
-        return _with_opponents(options, opponent_of)
-    find = config.agents.get if config.agents else policy_of or policy_by_name
-    learn = tuple(policy for policy in config.policies if policy not in config.played)
-    return _with_opponents(options, opponent_of, policy_of=find, policies=learn)
-
-
-def _with_opponents(
-    options: EnvironmentOptions, opponents: Callable[[Path], Opponent], **policies: Any
-) -> EnvironmentOptions:
-    own = {each.name: getattr(options, each.name) for each in fields(CriticsOptions) if hasattr(options, each.name)}
-    return SelfPlayOptions(**own, opponent_of=opponents, **policies)
+    policies: dict[str, Any] = {}
+    if isinstance(config, PoliciesConfig):
+        policies["policy_of"] = config.agents.get if config.agents else policy_of or policy_by_name
+        policies["policies"] = tuple(policy for policy in config.policies if policy not in config.played)
+    return SelfPlayOptions(**vars(options), opponent_of=opponent_of, **policies)
 
 
 def round_robin(
@@ -163,9 +156,8 @@ def _score(
     """The mean score of an agent in games against another."""
     masks = isinstance(agent.observation_space, MaskedObservation)
     against = opponent(other)
-    options = _with_opponents(
-        for_critics(replace(options, action_masks=masks), critics_see(agent.config)), lambda path: against
-    )
+    own = for_critics(replace(options, action_masks=masks), critics_see(agent.config))
+    options = SelfPlayOptions(**vars(own), opponent_of=lambda path: against)
     with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
         environments.steer(Steering("self_play", "set_opponents", [{"": (["other"], [1.0])}, {}]))

@@ -145,7 +145,9 @@ def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
     return of_space and are_truths and np.ndim(reward) == 0
 
 
-def check_vector_observations(encode: ObservationEncoder, num_envs: int, observations: Any) -> None:
+def check_vector_observations(
+    encode: ObservationEncoder, num_envs: int, observations: Any, *, bounds: bool = True
+) -> None:
     """Refuse invalid observations of a vector of `num_envs` environments.
 
     Raises:
@@ -154,7 +156,7 @@ def check_vector_observations(encode: ObservationEncoder, num_envs: int, observa
     encode.check_shapes(observations, num_envs)
     for i, observation in enumerate(encode.each(observations)):
         try:
-            encode.checked(observation)
+            encode.checked(observation, bounds=bounds)
         except BadValueError as error:
             raise BadValueError(f"environment {i} of the vector: {error}") from None
 

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
-from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
+from hybridppo.environments.options import (
+    INSTEAD_OF_ASYNC,
+    NEED_COPIES,
+    CriticsOptions,
+    EnvironmentOptions,
+    EnvSource,
+    SelfPlayOptions,
+)
 from hybridppo.environments.packages import (
     env_of_id,
     import_modules,
@@ -278,6 +285,8 @@ def _closed_if_refused(made: Any) -> Iterator[None]:
 def _of_vector(
     made: "VectorEnv[Any, Any, Any]", num_envs: int, options: EnvironmentOptions, first: int, own_number: bool
 ) -> Environments:
+    if isinstance(made.unwrapped, AsyncVectorEnv):
+        raise ConfigurationError(f"environments of an AsyncVectorEnv are not stepped: {INSTEAD_OF_ASYNC}")
     require_spaces(made, "single_")
     if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
         options = replace(options, frame_stack=1)

@@ -17,7 +17,7 @@ first, so that a rollout would depend on timing and not on the seed alone.
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -173,44 +173,35 @@ def _spec_of_pool(env_id: str) -> Any:
 
 def truths_as_pixels(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
     """MinAtar's observations `[10, 10, channels]` of bool as bytes, 0 and 255, which pass through convolutions."""
+    if env.observation_space.dtype != np.bool_:
+        return env
     pixels = Box(0, 255, env.observation_space.shape, np.uint8)
     return TransformObservation(env, partial(np.multiply, np.uint8(255)), pixels)
 
 
-class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
+def without_mission(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
     """MiniGrid's observations without the mission, a text, which no network here reads.
 
     The image becomes numbers, which are normalised instead of divided by 255: it has codes from 0 to 10 of the objects
     in each cell, and no brightness.
     """
-
-    def __init__(self, env: "gym.Env[Any, Any]") -> None:
-        super().__init__(env)
-        spaces = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
-        parts = {key: space for key, space in spaces.items() if key != "mission"}
-        self._codes = [key for key, space in parts.items() if space.dtype == np.uint8]
-        codes = {key: Box(0.0, 255.0, parts[key].shape, np.float32) for key in self._codes}
-        self.observation_space, self._parts = Dict({**parts, **codes}), list(parts)
-
-    def observation(self, observation: Any) -> Any:
-        """The other parts of the observation."""
-        codes = {key: observation[key].astype(np.float32) for key in self._codes}
-        return {**{key: observation[key] for key in self._parts}, **codes}
+    space = env.observation_space
+    if not isinstance(space, Dict) or "mission" not in space.spaces:
+        return env
+    parts = {key: part for key, part in space.spaces.items() if key != "mission"}
+    codes = {key: Box(0.0, 255.0, part.shape, np.float32) for key, part in parts.items() if part.dtype == np.uint8}
+    return TransformObservation(env, partial(_with_numbers, [*parts], [*codes]), Dict({**parts, **codes}))
 
 
-def _register_minatar() -> None:
-    """The package registers its games only if gymnasium loads plugins."""
-    importlib.import_module("minatar.gym").register_envs()
+def _with_numbers(keys: Collection[str], of_numbers: Collection[str], observation: Any) -> Any:
+    """The parts with these keys, of which some become float32."""
+    return {key: observation[key].astype(np.float32) if key in of_numbers else observation[key] for key in keys}
 
 
 def _register_minigrid() -> None:
     """Before version 3, importing the package does so."""
     if "MiniGrid-Empty-5x5-v0" not in gym.registry:
         importlib.import_module("minigrid").register_minigrid_envs()
-
-
-def _has_mission(space: "gym.Space[Any]") -> bool:
-    return isinstance(space, Dict) and "mission" in space.spaces
 
 
 @dataclass(frozen=True)
@@ -227,8 +218,7 @@ class Package:
     register: Callable[[], object] = lambda: None
     """Called once it is imported."""
     wrapper: Callable[[Any], Any] = lambda env: env
-    """Wraps environments with a space that `needs_wrapper`."""
-    needs_wrapper: Callable[[Any], bool] = lambda space: False
+    """Wraps environments, if they need it."""
     note: str = ""
     """A note for users of its environments."""
 
@@ -238,12 +228,12 @@ PACKAGES = (
     Package((ATARI,), "ale_py", "atari", atari_vector),
     Package((ENV_POOL,), "envpool", "envpool", SeededPool),
     Package(
-        ("MinAtar/",), "minatar", "minatar", register=_register_minatar, wrapper=truths_as_pixels,
-        needs_wrapper=lambda space: space.dtype == np.bool_,
+        ("MinAtar/",), "minatar", "minatar", wrapper=truths_as_pixels,
+        # It registers its games only if gymnasium loads plugins.
+        register=lambda: importlib.import_module("minatar.gym").register_envs(),
     ),
     Package(
-        ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", register=_register_minigrid, wrapper=WithoutMission,
-        needs_wrapper=_has_mission,
+        ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", register=_register_minigrid, wrapper=without_mission,
         note="its mission, a text, is left out of what is observed: the image, as numbers, and the direction stay",
     ),
 )  # fmt: skip
@@ -317,8 +307,7 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
     env = gym.make(spec_of(env_id).id, **env_kwargs)
-    needs_wrapper = package is not None and package.needs_wrapper(env.observation_space)
-    return package.wrapper(env) if package is not None and needs_wrapper else env
+    return env if package is None else package.wrapper(env)
 
 
 def require_imports(names: object) -> None:

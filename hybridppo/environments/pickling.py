@@ -1,5 +1,6 @@
 """Pickles what is sent to worker processes, and explains why something cannot be pickled."""
 
+import inspect
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -65,12 +66,9 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, FunctionType):
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, value.__closure__ or (), strict=True):
-            yield f"{path}'s variable {name!r}", cell.cell_contents
-        for name in value.__code__.co_names:
-            if name in value.__globals__:
-                yield f"{path}'s global variable {name!r}", value.__globals__[name]
+        found = inspect.getclosurevars(value)
+        yield from ((f"{path}'s variable {name!r}", part) for name, part in found.nonlocals.items())
+        yield from ((f"{path}'s global variable {name!r}", part) for name, part in found.globals.items())
         yield from ((f"a default value of {path}", part) for part in value.__defaults__ or ())
     elif isinstance(value, dict):
         yield from ((f"{path}[{key!r}]", part) for key, part in value.items())

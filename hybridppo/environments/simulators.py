@@ -5,7 +5,7 @@ resets an ended episode, and does not return its final observation. Neither pack
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +15,12 @@ from torch import Tensor
 class Simulator:
     """Wraps an environment of Isaac Lab or mjlab as an environment of tensors; arguments as of `IsaacLab`."""
 
-    def __init__(self, env: Any, group: str | Sequence[str], clip_actions: float | None = None) -> None:
-        self.env, self.group = env, group
-        inner = env.unwrapped
+    of_policy: ClassVar[str]
+    """The name of the observation group for the policy."""
+
+    def __init__(self, env: Any, group: str | Sequence[str] | None = None, clip_actions: float | None = None) -> None:
+        self.env, inner = env, env.unwrapped
+        self.group = group = self.of_policy if group is None else group
         groups = _parts(inner.single_observation_space)
         asked = [group] if isinstance(group, str) else list(group)
         missing = next((name for name in asked if name not in groups), None)
@@ -69,16 +72,16 @@ class IsaacLab(Simulator):
     Args:
         env: a `ManagerBasedRLEnv` or `DirectRLEnv`, also within wrappers, as `gymnasium.make` returns it. If you pass
             the environment itself to `train`, close it yourself.
-        group: the name of the observation group that the agent sees; or several names. Observations are then a `Dict`
-            of these groups, and `actor_keys` and `critic_keys` select the groups of the actor and of the critic.
+        group: the name of the observation group that the agent sees, None for `policy`; or several names. Observations
+            are then a `Dict` of these groups, and `actor_keys` and `critic_keys` select the groups of the actor and of
+            the critic.
         clip_actions: the largest absolute value of an action; None to clip nothing.
 
     Raises:
         ValueError: if the environment has no such group.
     """
 
-    def __init__(self, env: Any, group: str | Sequence[str] = "policy", clip_actions: float | None = None) -> None:
-        super().__init__(env, group, clip_actions)
+    of_policy = "policy"
 
 
 class Mjlab(Simulator):
@@ -86,12 +89,11 @@ class Mjlab(Simulator):
 
     Args:
         env: a `ManagerBasedRlEnv`, also within wrappers.
-        group: as for `IsaacLab`.
+        group: as for `IsaacLab`; None for `actor`.
         clip_actions: as for `IsaacLab`.
     """
 
-    def __init__(self, env: Any, group: str | Sequence[str] = "actor", clip_actions: float | None = None) -> None:
-        super().__init__(env, group, clip_actions)
+    of_policy = "actor"
 
 
 def _parts(space: Any) -> Mapping[str, Any]:

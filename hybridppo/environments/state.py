@@ -274,13 +274,12 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
             lambda: {"bytes": to_text(value.cloneSystemState().serialize())},
             lambda state: value.restoreSystemState(type(value.cloneSystemState())(decoded(state))),
         )
-    if isinstance(value, (*GENERATORS, types.ModuleType)) or not inspect.isfunction(getattr(kind, "get_state", None)):
-        return None
-    if not inspect.isfunction(getattr(kind, "set_state", None)):
+    methods: list[Any] = [getattr(kind, name, None) for name in ("get_state", "set_state")]
+    if isinstance(value, (*GENERATORS, types.ModuleType)) or not all(map(inspect.isfunction, methods)):
         return None
     try:
-        inspect.signature(kind.get_state).bind(None)
-        inspect.signature(kind.set_state).bind(None, None)
+        for method, arguments in zip(methods, ((None,), (None, None)), strict=True):
+            inspect.signature(method).bind(*arguments)
     except TypeError:
         return None
 

@@ -6,6 +6,7 @@ The interface is that of gymnasium's vectors with torch tensors, and with a rese
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from hybridppo.environments.checks import describe_error, five_of, two_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import (
     CriticRows,
@@ -204,11 +206,9 @@ class TensorAgents:
             actions: of all columns, a batch or a container of batches; or a list of `A` batches, one for each agent.
         """
         if isinstance(actions, list):
-            return {
-                kind: _join_parts(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
-            }
-        apart = _join_parts([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
-        return {kind: _join_parts([apart], partial(_columns, own)) for kind, own in self._slots.items()}
+            return {kind: _stacked(actions[own]) for kind, own in self._slots.items()}
+        apart = map_parts(lambda part: part.view(self._num_envs, -1, *part.shape[1:]), actions)
+        return {kind: map_parts(operator.itemgetter((slice(None), own)), apart) for kind, own in self._slots.items()}
 
     def on_host(self, actions: Any) -> Any:
         """Actions of NumPy's distributions for all columns, in the form that `divided` takes, on the host."""
@@ -259,10 +259,6 @@ class TensorAgents:
         return found.masked_fill(beside | hidden, 0).flatten(0, 1)
 
 
-def _columns(own: slice, each: list[Tensor]) -> Tensor:
-    return each[0][:, own]
-
-
 def _kinds_of(env: Any, name: str) -> dict[str, int]:
     policies = env.policies
     if not isinstance(policies, Mapping) or not policies:
@@ -279,14 +275,14 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
     return policies
 
 
-def _join_parts(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
-    """Join the tensors of values of one form, part by part."""
-    first = values[0]
+def _stacked(batches: list[Any]) -> Any:
+    """Batches of actions of one form, `[num_envs, *action]` each, as one `[num_envs, count, *action]`."""
+    first = batches[0]
     if isinstance(first, dict):
-        return {key: _join_parts([value[key] for value in values], join) for key in first}
+        return {key: _stacked([batch[key] for batch in batches]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_join_parts(list(parts), join) for parts in zip(*values, strict=True))
-    return join(values)
+        return tuple(_stacked([*parts]) for parts in zip(*batches, strict=True))
+    return torch.stack(batches, 1)
 
 
 class TensorEnvironments(Environments):
@@ -547,10 +543,10 @@ def tensors_of(actions: Any, device: torch.device) -> Any:
     """Actions of NumPy's distributions, for gymnasium's vectors, on the device."""
     if isinstance(actions, list):
         return [tensors_of(part, device) for part in actions]
-    if isinstance(actions, dict):
-        return {name: tensors_of(part, device) for name, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(tensors_of(part, device) for part in actions)
+    return map_parts(partial(_tensor_of, device), actions)
+
+
+def _tensor_of(device: torch.device, actions: Any) -> Tensor:
     tensor = torch.as_tensor(np.ascontiguousarray(actions), device=device)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 

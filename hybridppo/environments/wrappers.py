@@ -101,8 +101,8 @@ class MaskedRows:
         else:
             found = f"it has {sorted(map(str, info))}" if info else "it is empty"
             raise BadValueError(
-                f"its info has no 'action_mask', or None ({found}): put one into every info of reset and step, which "
-                "allows everything if nothing is forbidden, or leave action_masks out"
+                f"its info has no 'action_mask', or None ({found}): put one into every info of reset and step, or "
+                "leave action_masks out"
             )
         if not has_ended:
             self.space.require_choice(numbers)

@@ -77,7 +77,10 @@ def test_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
         return SyncVectorEnv([partial(make, 7, observation)] * 3, autoreset_mode=mode)
 
     for bad, words in (
-        (good(room=30), r"step 7: environment 1: its observation\['room'\] is 30, which is not one of its space"),
+        (
+            good(room=30),
+            r"step 7: environment 1 of the vector: its observation\['room'\] is 30, which is not one of its space",
+        ),
         (
             good(speed=(np.array([np.inf, 0.0]),)),
             r"step 7: the observation of environment 1: .*\['speed'\]\[0\]\[0\] is",

@@ -906,7 +906,7 @@ def test_a_vector_that_resets_to_observations_alone_or_lacks_a_space_is_told_wha
         def __init__(self) -> None:
             self.num_envs, self.observation_space, self.action_space = 2, Box(-1.0, 1.0, (2, 2)), Discrete(2)
 
-    with pytest.raises(EnvError, match=r"did not return two values, as VectorEnv: observations"):
+    with pytest.raises(EnvError, match=r"did not return two values"):
         make_environments(Alone, 2).reset(0)
     with pytest.raises(EnvError, match=r"Batched must have .* has none: set self.single_observation_space in its __in"):
         make_environments(Batched, 2)

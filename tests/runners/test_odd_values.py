@@ -89,7 +89,7 @@ def test_final_observations_in_other_forms(name: str, form: Callable[[Any], Any]
 @pytest.mark.parametrize("finals", [{}, {"arms": 3}, [], None, np.zeros(2)], ids=str)
 def test_final_observations_that_are_none(finals: Any) -> None:
     make = KINDS["dict, nested"].make
-    with pytest.raises(EnvError, match=r"infos\['final_obs'\] must have a final observation for each of 4"):
+    with pytest.raises(EnvError, match=r"infos\['final_obs'\] must have an observation for each of 4"):
         train(lambda: Changed(make, AutoresetMode.SAME_STEP, partial(with_finals, lambda _: finals)))
 
 
@@ -250,7 +250,7 @@ class WithoutAMask(gym.Wrapper[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_mask_that_is_none(after: int) -> None:
-    with pytest.raises(EnvError, match=r"environment 0 .* its info\['action_mask'\] is None: give one that allows"):
+    with pytest.raises(EnvError, match=r"environment 0 .* its info has no 'action_mask', or None"):
         train(partial(WithoutAMask, after), action_masks=True)
     report = hybridppo.check_env(partial(WithoutAMask, 0), steps=20)
     assert not any("has an 'action_mask'" in str(finding) for finding in report.findings)
@@ -270,7 +270,7 @@ def test_a_mask_of_an_agent_that_is_none() -> None:
             observations, _ = super()._observe(agents)
             return observations, {agent: {"action_mask": None} for agent in agents}
 
-    with pytest.raises(EnvError, match=r"agent 'player 0'.* its info\['action_mask'\] is None"):
+    with pytest.raises(EnvError, match=r"agent 'player 0'.* its info has no 'action_mask', or None"):
         train(Without, action_masks=True)
 
 

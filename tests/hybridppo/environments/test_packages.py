@@ -21,11 +21,11 @@ from hybridppo.environments.packages import (
     ATARI,
     ENV_POOL,
     OneOfVector,
-    WithoutMission,
     make_env,
     package_of,
     to_send,
     truths_as_pixels,
+    without_mission,
 )
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -184,7 +184,7 @@ class Mission(gym.Env[Any, Any]):
 
 
 def test_missions_are_left_out() -> None:
-    env = WithoutMission(Mission())
+    env = without_mission(Mission())
     assert list(env.observation_space.spaces) == ["direction", "image"]
     assert env.observation_space.contains(env.reset()[0])
     assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness

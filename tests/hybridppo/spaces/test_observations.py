@@ -92,7 +92,7 @@ def test_only_choices_can_be_masked() -> None:
         (
             "CartPole-v1",
             EnvError,
-            "info has no 'action_mask', or None \\(it is empty\\): put one into every info of reset and step, which",
+            "info has no 'action_mask', or None \\(it is empty\\): put one into every info of reset and step, or leave",
         ),
         (
             partial(scripted_vector, [[(3, "terminated")]] * 4, AutoresetMode.NEXT_STEP),

@@ -331,8 +331,8 @@ class AgentsMaskedAtFirst(Matching):
 
 
 MASKS_GONE: dict[str, tuple[Callable[[], Any], str]] = {
-    "at once": (MaskedAtFirst, "its info has no 'action_mask' (it is empty)"),
-    "later": (MaskedForAWhile, "its info has no 'action_mask' (it has ['moves'])"),
+    "at once": (MaskedAtFirst, "its info has no 'action_mask', or None (it is empty)"),
+    "later": (MaskedForAWhile, "its info has no 'action_mask', or None (it has ['moves'])"),
     "of agents": (partial(AgentsMaskedAtFirst, masks=True), "agent 'player 0': its info has no 'action_mask'"),
     "of agents in turn": (
         lambda: TakingTurns(AgentsMaskedAtFirst(masks=True)), "agent 'player 0': its info has no 'action_mask'"

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 import hybridppo
 from hybridppo import TD3, TD3Config
 from hybridppo.agents.ddpg.ddpg import Critics, critic_loss, targets
-from hybridppo.distributions.deterministic import DeterministicActions, GaussianExploration, deterministic_actions
+from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
 from hybridppo.rollouts.replay import Transitions
 
 LOG_STD = (-5.0, 2.0)
@@ -28,8 +28,8 @@ class Normals(DeterministicActions):
     The last number of a row of noise is 0 during warm-up: the action is then the noise itself, a uniform action.
     """
 
-    def __init__(self, low: Any, high: Any, dtype: Any) -> None:
-        super().__init__(low, high, dtype, std=1.0)
+    def __init__(self, low: Any, high: Any, dtype: Any, warmup: int) -> None:
+        super().__init__(low, high, dtype, std=1.0, warmup=warmup)
         self.output_size = 2 * self.size
 
     def sample(self, outputs: Any, noise: Any) -> Any:
@@ -81,10 +81,10 @@ class SAC(TD3):
         values = self.critics(minibatch.observations, actions).amin(-1)
         return (self.critics.log_alpha.exp().detach() * log_prob - values).mean()
 
-    def make_distribution(self) -> GaussianExploration:
+    def make_distribution(self) -> DeterministicActions:
         """Uniform actions during warm-up, then actions drawn from the actor's normals."""
         space = deterministic_actions(self.action_space, std=1.0)
-        return GaussianExploration(Normals(space.low, space.high, space.dtype), self.config.learning_starts)
+        return Normals(space.low, space.high, space.dtype, self.config.learning_starts)
 
     def make_networks(self, generator: torch.Generator) -> Any:
         """The actor, and the critics together with the weight of the entropy."""

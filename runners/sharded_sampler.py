@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
-from hybridppo.distributions.deterministic import GaussianExploration
+from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.environments.base import Environments, Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
@@ -66,7 +66,7 @@ class ShardsSampler(Sampler):
         first: int,
         num_shards: int,
         group: SingleProcess,
-        exploration: GaussianExploration | None,
+        exploration: DeterministicActions | None,
     ) -> None:
         one = samplers[0]
         counts = Counts(environments, one.num_envs * num_shards, EpisodeStatistics)
@@ -87,7 +87,7 @@ class ShardsSampler(Sampler):
 
     def _count_exploration(self) -> None:
         if self._exploration is not None:
-            of_shard = cast(GaussianExploration, self._samplers[0]._plan.distribution)
+            of_shard = cast(DeterministicActions, self._samplers[0]._plan.distribution)
             self._exploration.drawn = of_shard.drawn * self._num_shards
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
@@ -180,7 +180,7 @@ class ShardsSampler(Sampler):
             own, state = sampler.state()
             tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
             if self._exploration is not None:
-                state["exploration"] = cast(GaussianExploration, sampler._plan.distribution).state()
+                state["exploration"] = cast(DeterministicActions, sampler._plan.distribution).state()
             states.append(state)
         of_all = {
             **self.counts.state(),
@@ -225,7 +225,7 @@ class ShardsSampler(Sampler):
             own = part_of(tensors, f"shard{number}.")
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
             if self._exploration is not None:
-                cast(GaussianExploration, sampler._plan.distribution).load_state(shards[number]["exploration"])
+                cast(DeterministicActions, sampler._plan.distribution).load_state(shards[number]["exploration"])
         return next(filter(None, chain(*self._group.gather(reasons))), None)
 
     def own_parts(self, rollout: Any) -> Any:

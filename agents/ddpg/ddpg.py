@@ -26,7 +26,7 @@ from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.deterministic import GaussianExploration, deterministic_actions
+from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
 from hybridppo.errors import EnvError, OutOfMemoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.mlp import MLP
@@ -101,7 +101,9 @@ class DDPG(PolicyAgent):
         config = config if config is not None else self._config_type()
         super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, self._config_type)
         self.exploration = self.make_distribution()
-        self.distribution: Distribution = self.exploration.actions
+        without_warmup = copy.copy(self.exploration)
+        without_warmup.warmup = 0
+        self.distribution: Distribution = without_warmup
         self._num_actions = self.exploration.size
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
@@ -121,10 +123,10 @@ class DDPG(PolicyAgent):
         # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(self._noise_seed)
 
-    def make_distribution(self) -> GaussianExploration:
+    def make_distribution(self) -> DeterministicActions:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
-        actions = deterministic_actions(self.action_space, std=self.config.exploration_std)
-        return GaussianExploration(actions, self.config.learning_starts)
+        config = self.config
+        return deterministic_actions(self.action_space, std=config.exploration_std, warmup=config.learning_starts)
 
     def make_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics, of multilayer perceptrons; called once. A subclass may have others.

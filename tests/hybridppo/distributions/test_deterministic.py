@@ -11,15 +11,14 @@ from gymnasium.spaces import Box
 from hybridppo import EnvError
 from hybridppo.distributions.deterministic import (
     DeterministicActions,
-    GaussianExploration,
     deterministic_actions,
 )
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)
 
 
-def actions(std: float = 0.1) -> DeterministicActions:
-    return DeterministicActions(LOW, HIGH, std=std)
+def actions(std: float = 0.1, warmup: int = 0) -> DeterministicActions:
+    return DeterministicActions(LOW, HIGH, std=std, warmup=warmup)
 
 
 def test_actions_are_squashed_and_scaled_to_the_bounds() -> None:
@@ -59,7 +58,7 @@ def test_nobody_learns_from_densities() -> None:
 
 
 def test_the_first_steps_are_uniform_over_all_environments_together() -> None:
-    exploration = GaussianExploration(actions(0.1), warmup=20)
+    exploration = actions(0.1, warmup=20)
     noise = np.concatenate([exploration.draw_noise(np.random.default_rng(i), (3, 2)) for i in range(5)])
     assert noise[:, :, 2].tolist() == [[0.0] * 2] * 10 + [[1.0] * 2] * 5
     assert np.abs(noise[:10, :, :2]).max() > 0.8
@@ -68,15 +67,15 @@ def test_the_first_steps_are_uniform_over_all_environments_together() -> None:
 
 
 def test_uniform_actions_reach_from_bound_to_bound() -> None:
-    noise = GaussianExploration(actions(), warmup=4_000).draw_noise(np.random.default_rng(0), (4_000, 1))[:, 0, :2]
+    noise = actions(warmup=4_000).draw_noise(np.random.default_rng(0), (4_000, 1))[:, 0, :2]
     assert -1 <= noise.min() < -0.99
     assert 0.99 < noise.max() <= 1
     assert np.histogram(noise, 4, (-1, 1))[0] == pytest.approx(2_000, rel=0.1)
 
 
 def test_noise_goes_on_where_it_was_left() -> None:
-    def made() -> GaussianExploration:
-        return GaussianExploration(actions(0.2), 10)
+    def made() -> DeterministicActions:
+        return actions(0.2, 10)
 
     generator, exploration = np.random.default_rng(0), made()
     exploration.draw_noise(generator, (4, 2))
@@ -91,8 +90,8 @@ def test_noise_goes_on_where_it_was_left() -> None:
 
 @pytest.mark.parametrize("drawn", [-1, 1.5])
 def test_noise_that_is_none_is_refused(drawn: Any) -> None:
-    with pytest.raises(ValueError, match="exploration has drawn"):
-        GaussianExploration(actions(), 0).load_state({"drawn": drawn})
+    with pytest.raises(ValueError, match="drawn must be a whole number"):
+        actions().load_state({"drawn": drawn})
 
 
 @pytest.mark.parametrize(

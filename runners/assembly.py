@@ -14,7 +14,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.placements.crossing import available_device
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.lagging_sampler import LaggingSampler

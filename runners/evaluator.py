@@ -22,7 +22,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun

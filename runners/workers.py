@@ -20,8 +20,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
 from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.actors import arrays_of
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer

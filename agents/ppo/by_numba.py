@@ -28,8 +28,8 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.networks.actors import Network
-from hybridppo.networks.mlp import linears, mlp_twin
+from hybridppo.networks.actors import Network, mlp_twin
+from hybridppo.networks.mlp import linears
 from hybridppo.networks.parameters import place_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.networks.actors import Network
-from hybridppo.networks.mlp import linears, mlp_twin, twin_of
+from hybridppo.networks.actors import Network, mlp_twin, twin_of
+from hybridppo.networks.mlp import linears
 from hybridppo.networks.numpy_actors import NumpyTwin
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.parameters import FlatParameters, place_of

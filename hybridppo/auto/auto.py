@@ -19,7 +19,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.placements.placement import (
     Migrating,
     Mirrored,

@@ -22,7 +22,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, DistributedError, pip_install, shown
 from hybridppo.interfaces import Agent
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner

@@ -197,3 +197,28 @@ def arrays_of(network: Any) -> list[Tensor]:
     """The arrays of its NumPy twin: its parameters, and the moments of its normalisation."""
     make = getattr(network, "twin_arrays", None)
     return [parameter.detach() for parameter in network.parameters()] if make is None else make()
+
+
+KNOWN = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Identity, nn.ModuleList)
+"""Modules of torch that a network with a twin may have, by exact type: a subclass may compute something else."""
+
+
+def twin_of(network: nn.Module) -> NumpyTwin | PoliciesTwin | None:
+    """The NumPy twin of a network on a CPU; None if it has none.
+
+    Networks of this library have one if their hidden layers use tanh or ReLU, and if they have no hooks.
+    """
+    modules = list(network.modules())
+    if any(type(each) not in KNOWN and not type(each).__module__.startswith("hybridppo.") for each in modules):
+        return None
+    if any(each._forward_hooks or each._forward_pre_hooks for each in modules):
+        return None
+    make: Callable[[], NumpyTwin | PoliciesTwin | None] = getattr(network, "numpy_twin", lambda: None)
+    return make()
+
+
+def mlp_twin(network: nn.Module) -> NumpyTwin:
+    """The twin of a network that has one and belongs to one policy."""
+    twin = twin_of(network)
+    assert isinstance(twin, NumpyTwin)
+    return twin

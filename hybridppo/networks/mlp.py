@@ -1,4 +1,4 @@
-"""Multilayer perceptrons, the initial weights of layers, and the NumPy twins of networks."""
+"""Multilayer perceptrons, and the initial weights of layers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
+from hybridppo.networks.numpy_actors import NumpyTwin
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -103,31 +103,6 @@ class MLP(nn.Sequential):
         if activations == {nn.Tanh}:
             return NumpyTwin("tanh")
         return NumpyTwin("relu") if activations == {nn.ReLU} else None
-
-
-KNOWN = (nn.Linear, nn.Conv2d, nn.Tanh, nn.ReLU, nn.Identity, nn.ModuleList)
-"""Modules of torch that a network with a twin may have, by exact type: a subclass may compute something else."""
-
-
-def twin_of(network: nn.Module) -> NumpyTwin | PoliciesTwin | None:
-    """The NumPy twin of a network on a CPU; None if it has none.
-
-    Networks of this library have one if their hidden layers use tanh or ReLU, and if they have no hooks.
-    """
-    modules = list(network.modules())
-    if any(type(each) not in KNOWN and not type(each).__module__.startswith("hybridppo.") for each in modules):
-        return None
-    if any(each._forward_hooks or each._forward_pre_hooks for each in modules):
-        return None
-    make: Callable[[], NumpyTwin | PoliciesTwin | None] = getattr(network, "numpy_twin", lambda: None)
-    return make()
-
-
-def mlp_twin(network: nn.Module) -> NumpyTwin:
-    """The twin of a network that has one and belongs to one policy."""
-    twin = twin_of(network)
-    assert isinstance(twin, NumpyTwin)
-    return twin
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError, shown
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.actors import Network, PoliciesActor, arrays_of, exploring_actor_of
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import Network, PoliciesActor, arrays_of, exploring_actor_of, twin_of
 from hybridppo.networks.numpy_actors import NumpyPoliciesActor
 from hybridppo.networks.recurrent import cell_of
 from hybridppo.system.devices import accelerator_of, current_cuda_index, num_cuda_devices

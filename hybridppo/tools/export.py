@@ -36,9 +36,8 @@ from hybridppo.distributions.joint import Factor, JointDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError, TrainingError, pip_install
 from hybridppo.loading import load_policies
-from hybridppo.networks.actors import arrays_of
+from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.making import Networks
-from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced

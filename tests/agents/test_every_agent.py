@@ -25,7 +25,7 @@ from toy_environments import HighestAllowed
 
 import hybridppo
 from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.placements import crossing
 from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.checkpoints import load_latest

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.environments.base import Environments
-from hybridppo.networks.actors import arrays_of
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.filling import Stepper, fused
 

@@ -34,8 +34,7 @@ from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
-from hybridppo.networks.actors import arrays_of
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.recurrent import GRU, LSTM, Segments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler

@@ -17,8 +17,7 @@ from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
-from hybridppo.networks.actors import Network, arrays_of
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import Network, arrays_of, twin_of
 from hybridppo.placements.crossing import Counters, Crossing, torch_actor
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)

@@ -8,8 +8,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks import numpy_mlp
-from hybridppo.networks.actors import Network
-from hybridppo.networks.mlp import MLP, Activation, EmptyLinear, twin_of
+from hybridppo.networks.actors import Network, twin_of
+from hybridppo.networks.mlp import MLP, Activation, EmptyLinear
 from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
 from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 

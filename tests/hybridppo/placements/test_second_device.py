@@ -37,7 +37,7 @@ from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.recorded_step import RecordedStep
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.networks.mlp import twin_of
+from hybridppo.networks.actors import twin_of
 from hybridppo.networks.parameters import bind
 from hybridppo.placements import crossing
 from hybridppo.placements.crossing import Crossing, available_device

@@ -24,8 +24,6 @@ VARIABLE = "OPENBLAS_CORETYPE"
 AVX_512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 """Processor flags that OpenBLAS's kernels of this name need."""
 KERNELS_OF_AVX_512 = "SkylakeX"
-HAVE_AVX_512 = frozenset({"SkylakeX", "Cooperlake", "Sapphirerapids"})
-"""Kernels that use AVX-512."""
 
 
 def choose_kernels() -> None:
@@ -68,19 +66,6 @@ def kernels_taken() -> str:
     """OpenBLAS's name of the loaded kernels; "" if it has none."""
     names = {each.get("architecture") for each in libraries().info() if each["internal_api"] == "openblas"}
     return ", ".join(sorted(filter(None, names)))
-
-
-def advice() -> str:
-    """Advice if this process has loaded slower kernels than the processor can run; else ""."""
-    return advice_for(kernels_taken(), _processor())
-
-
-def advice_for(taken: str, processor: str) -> str:
-    """`advice` for the kernels taken and the text of `/proc/cpuinfo`."""
-    better = kernels_for(processor)
-    if better is None or not taken or set(taken.split(", ")) & HAVE_AVX_512:
-        return ""
-    return f"the processor can do more: set {VARIABLE}={better} before NumPy is loaded, as the command line does"
 
 
 def _processor() -> str:

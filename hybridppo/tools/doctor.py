@@ -31,7 +31,7 @@ from hybridppo.placements.placement import Migrating, Mirrored, Placement, Singl
 from hybridppo.run_directory.files import as_json, making, replace_synced
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
-from hybridppo.system.threads import advice, cpu_cores, limit_threads
+from hybridppo.system.threads import cpu_cores, limit_threads
 from hybridppo.tools.check import check_env
 from hybridppo.tools.compare import compare_placements
 from hybridppo.training import train
@@ -171,7 +171,7 @@ def _threads() -> str:
             said = f"{library['internal_api']} was told 1 thread and has {library['num_threads']}"
             require(library["num_threads"] == 1, said)
     kernels = [f"{b['internal_api']} {b['version'] or ''} {b.get('architecture') or ''}".strip() for b in blas]
-    return "; ".join(filter(None, (f"torch has {torch.get_num_threads()}", ", ".join(kernels), advice())))
+    return f"torch has {torch.get_num_threads()}; {', '.join(kernels)}"
 
 
 def _environment(env_id: str) -> str:

@@ -79,23 +79,6 @@ except ImportError:
     assert "has taken Nehalem" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("taken", "name", "expected"),
-    [
-        ("Haswell", "Zen 5", "set OPENBLAS_CORETYPE=SkylakeX before NumPy is loaded"),
-        ("SkylakeX", "Zen 5", ""),
-        ("Cooperlake", "Zen 4", ""),
-        ("Haswell", "Zen 3", ""),
-        ("", "Zen 5", ""),
-        ("Haswell", "unknown", ""),
-    ],
-)
-def test_what_is_said_of_kernels_below_what_the_processor_can(taken: str, name: str, expected: str) -> None:
-    said = threads.advice_for(taken, PROCESSORS[name][0])
-    assert expected in said
-    assert bool(said) == bool(expected)
-
-
 def test_a_run_that_goes_on_with_other_kernels_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

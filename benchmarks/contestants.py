@@ -12,13 +12,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hybridppo.system.threads import choose_kernels
-
-choose_kernels()  # for all, as the command line does: before NumPy is loaded
-
-import peers  # noqa: E402
-from cases import ALL_CASES, Case, count_processor_time, our_config, run_ours  # noqa: E402
-from peers import sb3  # noqa: E402
+import peers
+from cases import ALL_CASES, Case, count_processor_time, our_config, run_ours
+from peers import sb3
 
 
 def run_hybridppo(

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from hybridppo._lazy import importing_torch
 from hybridppo.system.signals import flushed
-from hybridppo.system.threads import choose_kernels
 
 EXIT_INTERRUPTED = 130  # as in `commands/parsing.py`, which is not imported yet
 
@@ -23,10 +22,8 @@ def main() -> None:
         with contextlib.suppress(OSError):  # a pipe has taken the place of a file
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a name outside its encoding is no error
     try:
-        with _ending_at_once():
-            choose_kernels()
-            with importing_torch():
-                from hybridppo.commands.main import main as run
+        with _ending_at_once(), importing_torch():
+            from hybridppo.commands.main import main as run
         run()
     except KeyboardInterrupt:  # before a command has begun, or after its end
         sys.exit(EXIT_INTERRUPTED)

@@ -9,11 +9,7 @@ steps. After the training, the agent is evaluated. `hybridppo plot RUN_DIR` draw
 
 import sys
 
-from hybridppo.system.threads import choose_kernels
-
-choose_kernels()  # before NumPy is loaded
-
-from hybridppo.commands.main import main  # noqa: E402
+from hybridppo.commands.main import main
 
 ALWAYS = ("--evaluation-episodes", "20")
 STEPS = ("--total-steps", "100000")

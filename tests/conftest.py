@@ -11,13 +11,9 @@ import shutil
 import signal
 from pathlib import Path
 
-from hybridppo.system.threads import choose_kernels
-
-choose_kernels()  # as the command line does, whose bits are compared with those of these processes
-
-import cloudpickle  # noqa: E402
-import pytest  # noqa: E402
-from processes import CAN_FORK, WarmSubprocess, WarmTrainers, share_warm_processes  # noqa: E402
+import cloudpickle
+import pytest
+from processes import CAN_FORK, WarmSubprocess, WarmTrainers, share_warm_processes
 
 # The tests send both. A shell that runs them in the background ignores the first, nohup the second.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -1,12 +1,6 @@
-"""The CPU threads of a training, and NumPy's kernels for matrix products.
-
-OpenBLAS, which comes with NumPy, chooses kernels by the processor's model. On newer AMD processors it may choose
-kernels without AVX-512, which are half as fast. The choice here follows from the processor's flags alone, so it is the
-same on every start. It sets a variable that OpenBLAS reads when NumPy is loaded.
-"""
+"""The CPU threads of a training, and the kernels of NumPy's matrix products."""
 
 import os
-import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,40 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
-
-VARIABLE = "OPENBLAS_CORETYPE"
-"""The variable that OpenBLAS reads; a user's value is not changed."""
-AVX_512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
-"""Processor flags that OpenBLAS's kernels of this name need."""
-KERNELS_OF_AVX_512 = "SkylakeX"
-
-
-def choose_kernels() -> None:
-    """Let NumPy use the better kernels, in this process and in its child processes.
-
-    Call it before NumPy is loaded; later it has no effect, because child processes must use the same kernels for the
-    same bits.
-    """
-    if VARIABLE in os.environ or "numpy" in sys.modules:
-        return
-    chosen = kernels_for(_processor())
-    if chosen is not None:
-        os.environ[VARIABLE] = chosen
-
-
-def kernels_for(processor: str) -> str | None:
-    """The kernels to ask for; None to keep OpenBLAS's choice.
-
-    The choice is kept on Intel's processors, which OpenBLAS knows, and on unknown ones.
-
-    Args:
-        processor: the text of `/proc/cpuinfo`, or "".
-    """
-    # all processors are assumed to equal the first
-    pairs = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
-    said = {name.strip(): value.strip() for name, _, value in pairs}
-    is_amd = said.get("vendor_id") == "AuthenticAMD"
-    return KERNELS_OF_AVX_512 if is_amd and set(said.get("flags", "").split()) >= AVX_512 else None
 
 
 @cache
@@ -66,15 +26,6 @@ def kernels_taken() -> str:
     """OpenBLAS's name of the loaded kernels; "" if it has none."""
     names = {each.get("architecture") for each in libraries().info() if each["internal_api"] == "openblas"}
     return ", ".join(sorted(filter(None, names)))
-
-
-def _processor() -> str:
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return ""
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 _lock = threading.Lock()
@@ -102,7 +53,7 @@ def _cores_of_container() -> int:
 
 @contextmanager
 def _torch_threads(count: int) -> Iterator[None]:
-    import torch  # not above: the command line chooses NumPy's kernels before it imports torch
+    import torch  # not above: processes that only step environments do without it
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)

@@ -293,7 +293,7 @@ class Sampler:
 
     def _read(self, unfinished: UnfinishedRollout) -> Rollout | None:
         """Count and return a rollout that has ended; None if restarts have left nothing to learn from."""
-        buffer, self._environments.filled = unfinished.buffer, 0
+        buffer = unfinished.buffer
         if unfinished.filled < len(buffer.rewards):
             buffer = buffer.first(unfinished.filled, self._plan.memory)
         valid, _ = self.counts.add(buffer)
@@ -444,7 +444,6 @@ class Sampler:
         self._turn = (self._turn + 1) % len(self._buffers)
         if self._plan.num_episodes is not None:
             self._environments.make_room(buffer, chunk_end(filled))
-        self._environments.filled = filled
         return buffer
 
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
@@ -521,7 +520,6 @@ class LocalFiller(Stepper):
         capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY
         self.buffers, self.stop = [self._allocated(capacity) for _ in range(1 + in_thread)], bytearray(1)
         self.counts: Any = None  # which only workers need
-        self.filled = 0
         self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self._thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if in_thread else None
         self.seed_episodes(0)

@@ -211,20 +211,16 @@ class Workers:
         self.buffers, self.stop = self.pool.buffers, self.pool.stop
         self.counts: Any = None
         """Counts the steps; set by the sampler."""
-        self.filled = 0
-        """How many rows of the rollout under way are filled; 0 without one."""
         self.seconds = 0.0
         """The seconds of the slowest worker in the last rollout."""
-        self._turn: int | None = None
-        """The number of the buffer that is being filled; None if none is."""
-        self._first = self._last_turn = 0
-        """The row from which it is being filled."""
+        self._turn = self._first = 0
+        """The number of the buffer that is being filled, and the row from which it is."""
         self._replaced: set[int] = set()
-        """Workers that were lost meanwhile, whose rows do not count."""
+        """Workers that were lost, whose rows and unfinished episodes do not count."""
         self._slowest = SlowestWorker(num_workers, self.pool.name)
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
-        self.on_loss: Callable[[int], None] = self._forget
+        self.on_loss: Callable[[int], None] = self._replaced.add
         """Called with the number of a worker that was lost and replaced."""
         self._restarts, self._env_seed = options.restarts, plan.env_seed
         self._info_names: Sequence[str] = ()
@@ -244,17 +240,15 @@ class Workers:
     def fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         """Let each worker fill its columns of a buffer from row `first` on."""
         self.publish(actor)
-        turn = self._last_turn = next(i for i, mine in enumerate(self.buffers) if mine is buffer)
-        self.filled = first
+        self._turn, self._first = next(i for i, mine in enumerate(self.buffers) if mine is buffer), first
         for worker in self.pool.workers:
-            if not self.fill(worker, turn, first):
-                self.pool.fill(worker, turn, first)
-        self._turn, self._first = turn, first  # from now on, rows of workers that are lost do not count
+            if not self.fill(worker, self._turn, first):
+                self.pool.fill(worker, self._turn, first)
+        self._drop_lost(buffer, first, first)  # later on, rows of workers that are lost do not count
 
     def fill_wait(self) -> tuple[int, FinalObservations]:
         """Wait until all have filled their columns, or were stopped; the number of rows, and new final observations."""
-        turn, num_steps = self._turn, len(self.buffers[0].rewards)
-        assert turn is not None, "no rollout was begun"
+        buffer = self.buffers[self._turn]
         answers: dict[int, tuple[int, FinalObservations]] = {}
         seconds = [0.0] * len(self.columns)
 
@@ -270,48 +264,41 @@ class Workers:
                         self.infos.append(filled.infos)
 
         wait_for(self.pool.workers)
-        filled = max((rows for rows, _ in answers.values()), default=num_steps)
+        filled = max((rows for rows, _ in answers.values()), default=len(buffer.rewards))
         # Workers that were stopped continue to the row of the one that is ahead.
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
         for worker, rows in behind.items():
             with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                self.pool.fill(worker, turn, rows, filled)
+                self.pool.fill(worker, self._turn, rows, filled)
         wait_for(list(behind))
-        replaced, self._replaced = self._replaced, set()
-        for worker in replaced:
-            self._drop(worker, self.buffers[turn], self._first, filled)
-        for worker in answers.keys() - replaced:
+        kept = answers.keys() - self._replaced
+        self._drop_lost(buffer, self._first, filled)
+        for worker in kept:
             self.pool.end_row(worker)
         self._slowest.add(seconds)
-        self._turn, self.filled, self.seconds = None, filled, max(seconds)
+        self.seconds = max(seconds)
         finals = [
             (step, self.columns[worker].start + env, observation)
-            for worker, (_, part) in answers.items()
-            if worker not in replaced
-            for step, env, observation in part
+            for worker in kept
+            for step, env, observation in answers[worker][1]
         ]
         return filled, sorted(finals, key=lambda final: final[:2])  # in the order of one process
 
-    def _forget(self, worker: int) -> None:
-        """Drop the rows and the unfinished episodes of a worker that was lost."""
-        if self._turn is not None:
-            self._replaced.add(worker)  # until it is known how many rows there are
-        else:
-            self._drop(worker, self.buffers[self._last_turn], self.filled, self.filled)
-
-    def _drop(self, worker: int, buffer: RolloutBuffer, first: int, end: int) -> None:
-        """Drop what a lost worker wrote to rows `first` to `end`, and the episodes that it was in."""
-        columns = self.columns[worker]
-        if end == 0:  # the rollout had no rows yet
-            self.counts.drop_running(columns)
-            self.counts.env_restarts += (columns.stop - columns.start) // self.num_agents
-            return
-        part = buffer.of(columns)
-        for name, array in part.arrays.items():
-            if name not in ("observations", "noise", "states", "history"):
-                array[first:end] = 0
-        part.observations[first + 1 if first else 0 : end + 1] = 0
-        part.restarted[end - 1] += 1
+    def _drop_lost(self, buffer: RolloutBuffer, first: int, end: int) -> None:
+        """Drop what lost workers wrote to rows `first` to `end`, and the episodes that they were in."""
+        for worker in self._replaced:
+            columns = self.columns[worker]
+            if end == 0:  # the rollout has no rows yet
+                self.counts.drop_running(columns)
+                self.counts.env_restarts += (columns.stop - columns.start) // self.num_agents
+                continue
+            part = buffer.of(columns)
+            for name, array in part.arrays.items():
+                if name not in ("observations", "noise", "states", "history"):
+                    array[first:end] = 0
+            part.observations[first + 1 if first else 0 : end + 1] = 0
+            part.restarted[end - 1] += 1
+        self._replaced.clear()
 
     def fill(self, worker: int, turn: int, first: int) -> bool:
         """Let a worker fill its columns of a buffer from row `first` on; False if it was lost and replaced instead."""

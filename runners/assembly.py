@@ -87,8 +87,8 @@ def make_sampler(
         _require_turns_there(environments, agent, placement, plan, num_workers)
         placement.act_on_tensors()
         sampler: Sampler = TensorSampler(cast("TensorEnvironments", environments), plan)
-    elif not num_workers and _fits_device(environments, agent, placement, plan):
-        sampler = _on_device(environments, agent, placement, plan)
+    elif not num_workers and (on_device := _on_device(environments, agent, placement, plan)) is not None:
+        sampler = on_device
     elif num_workers := _num_workers(environments, agent, placement, plan, num_envs, num_workers, shards, transport):
         environments.close()
         options_of_workers: dict[str, Any] = {
@@ -200,29 +200,20 @@ def _require_turns_there(
     })  # fmt: skip
 
 
-def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> Sampler:
-    from hybridppo.environments.on_device import EnvironmentsOnDevice
-    from hybridppo.runners.device_sampler import DeviceSampler
-
-    accelerator, compiled = accelerator_of(placement.sampling_device), cast("CompiledEnvironments", environments)
-    record = GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
-    distribution = cast("FusedDistribution", agent.distribution)
-    on_device = EnvironmentsOnDevice(compiled, distribution, placement.sampling_device, num_steps=plan.num_steps)
-    return DeviceSampler(on_device, plan, record)
-
-
-def _fits_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> bool:
-    """Whether kernels can sample the environments on the actor's device.
+def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> Sampler | None:
+    """The sampler of compiled environments on the actor's device; None if no kernels can sample them there.
 
     If the device has kernels that cannot be used, a warning says why, because that costs much speed.
     """
-    if not environments.is_compiled or placement.sampling_device.type == "cpu":
-        return False
+    device = placement.sampling_device
+    if not environments.is_compiled or device.type == "cpu":
+        return None
     from hybridppo.compiled.kernels import is_drawn
-    from hybridppo.environments.on_device import has_launcher
+    from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
+    from hybridppo.runners.device_sampler import DeviceSampler
 
-    if not has_launcher(placement.sampling_device):
-        return False
+    if not has_launcher(device):
+        return None
     reasons = {
         "the actor has a memory": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,
@@ -230,11 +221,13 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
         "the agent learns from a replay buffer": isinstance(agent, DDPG),
         "actions are squashed, or explore by the state": not is_drawn(agent.distribution),
     }
-    against = [reason for reason, holds in reasons.items() if holds]
-    if against:
-        logger.warning(
-            "compiled environments are stepped on the CPU, with copies to %s and back in each step, because %s",
-            placement.sampling_device,
-            " and ".join(against),
-        )
-    return not against
+    if any(reasons.values()):
+        why = " and ".join(reason for reason, holds in reasons.items() if holds)
+        what = "compiled environments are stepped on the CPU, with copies to %s and back in each step, because %s"
+        logger.warning(what, device, why)
+        return None
+    accelerator, compiled = accelerator_of(device), cast("CompiledEnvironments", environments)
+    record = GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
+    distribution = cast("FusedDistribution", agent.distribution)
+    on_device = EnvironmentsOnDevice(compiled, distribution, device, num_steps=plan.num_steps)
+    return DeviceSampler(on_device, plan, record)

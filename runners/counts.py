@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,16 +21,14 @@ ROLLOUTS_LOST_IN_A_ROW = 3
 COUNTED_ROWS = ("rewards", "terminated", "truncated", "restarted", "absent", "waiting")
 """The arrays of a rollout that steps are counted from."""
 
-SomeStatistics = TypeVar("SomeStatistics", bound=EpisodeStatistics)
-
 
 @dataclass
-class PolicyCounts(Generic[SomeStatistics]):
+class PolicyCounts:
     """The steps and episodes of one of several policies."""
 
     columns: Array
     """The policy's columns of a rollout."""
-    statistics: SomeStatistics
+    statistics: EpisodeStatistics
     agent_steps: int = 0
 
 
@@ -47,7 +45,7 @@ class CountedRows(NamedTuple):
     """The discounted return of the episode up to each row, if there are discounts."""
 
 
-class Counts(Generic[SomeStatistics]):
+class Counts:
     """Counts the steps and episodes of a training.
 
     Args:
@@ -62,7 +60,7 @@ class Counts(Generic[SomeStatistics]):
         self,
         environments: Any,
         num_columns: int,
-        statistics: Callable[[int], SomeStatistics],
+        statistics: Callable[[int], EpisodeStatistics],
         discounts: Callable[[], Array] | None = None,
     ) -> None:
         self.num_columns, self._num_agents = num_columns, environments.num_agents
@@ -71,7 +69,7 @@ class Counts(Generic[SomeStatistics]):
         self.env_restarts = 0
         """How often an environment was restarted."""
         self.statistics = statistics(num_columns)
-        self.by_policy: dict[str, PolicyCounts[SomeStatistics]] = {}
+        self.by_policy: dict[str, PolicyCounts] = {}
         """The counts of each policy, if there are several."""
         self._make_statistics, self._discounts, self._lost = statistics, discounts, 0
         self._resetting = np.zeros(num_columns, np.bool_)

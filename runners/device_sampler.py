@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -109,40 +109,33 @@ class ActorOnDevice(Protocol):
         """The addresses of its parameters and buffers."""
 
 
-class DeviceCounts(Counts[TensorStatistics]):
+class DeviceCounts(Counts):
     """Counts on the device; the numbers of a rollout are copied to the host together."""
 
-    def on_host(self, block: DeviceRollout, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
-        """These numbers and the argument of `read` on the host, with one wait for the device."""
-        counted = self._counted(block)
-        found = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
-        ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
-        first, *others = (found[slice(*own)] for own in ends)
-        return first, others
-
-    def _counted(self, block: DeviceRollout) -> list[Tensor]:
-        """For all columns and for those of each policy, the number of steps and the statistics of episodes."""
+    def add_block(self, block: DeviceRollout, is_finite: Tensor) -> bool:
+        """Count a rollout, with one wait for the device; whether its numbers are finite, else it is not counted."""
         valid = torch.ones_like(block.terminated) if block.absent is None else ~block.absent
         ended = (block.terminated | block.truncated) & valid
-        found = []
-        for statistics, own in self._statistics_of_columns():
-            episodes = statistics.measured(block.rewards[:, own], ended[:, own], valid[:, own])
-            steps = self.rows_of_steps(valid) if isinstance(own, slice) else valid[:, own]
-            found += [steps.sum().to(episodes.dtype)[None], episodes]
-        return found
-
-    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
-        """The statistics of all columns, and of each policy's."""
-        return [(self.statistics, slice(None)), *((each.statistics, each.columns) for each in self.by_policy.values())]
-
-    def read(self, counted: list[list[float]]) -> None:
-        """Count steps and episodes, from the result of `on_host`."""
-        for (statistics, _), episodes in zip(self._statistics_of_columns(), counted[1::2], strict=True):
-            statistics.read(episodes)
-        (steps,), *of_policies = counted[::2]
-        self.env_steps += int(steps)
-        for policy, (agent_steps,) in zip(self.by_policy.values(), of_policies, strict=True):
-            policy.agent_steps += int(agent_steps)
+        statistics: list[Any] = [self.statistics, *(policy.statistics for policy in self.by_policy.values())]
+        columns: list[Any] = [slice(None), *(policy.columns for policy in self.by_policy.values())]
+        episodes = [
+            each.measured(block.rewards[:, own], ended[:, own], valid[:, own])
+            for each, own in zip(statistics, columns, strict=True)
+        ]
+        steps = [self.rows_of_steps(valid), *(valid[:, own] for own in columns[1:])]
+        numbers = torch.stack([is_finite, *(each.sum() for each in steps)]).to(episodes[0].dtype)
+        on_host = iter(torch.cat((numbers, *episodes)).tolist())
+        (finite, env_steps, *agent_steps), *ended_episodes = (
+            list(islice(on_host, len(each))) for each in (numbers, *episodes)
+        )
+        if not finite:
+            return False
+        self.env_steps += int(env_steps)
+        for policy, of_policy in zip(self.by_policy.values(), agent_steps, strict=True):
+            policy.agent_steps += int(of_policy)
+        for each, found in zip(statistics, ended_episodes, strict=True):
+            each.read(found)
+        return True
 
     def steps_with(self, rows: Any, filled: int) -> int:  # noqa: D102 - as in the base
         if rows.absent is None:
@@ -217,10 +210,8 @@ class BaseDeviceSampler(Sampler):
             finals = self._finals(final_rows)
             numbers = self._encode.layout.numbers(block.observations), block.rewards, finals
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
-            (finite,), counted = self.counts.on_host(block, [is_finite])
-            if not finite:
+            if not self.counts.add_block(block, is_finite):
                 self._refuse_numbers()
-            self.counts.read(counted)
             actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)
             return Rollout(
                 observations=block.observations,

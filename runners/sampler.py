@@ -102,7 +102,7 @@ class Sampler:
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
 
-    def __init__(self, environments: Any, plan: RolloutPlan, counts: Counts[Any] | None = None) -> None:
+    def __init__(self, environments: Any, plan: RolloutPlan, counts: Counts | None = None) -> None:
         self._environments, self._encode, self._plan = environments, environments.encode, plan
         self._stop: Flag = bytearray(1)
         """Set to 1 to stop before the next step."""

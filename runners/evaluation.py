@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
-from hybridppo.runners.processes import Trainer, answer_trainer
+from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 from hybridppo.system.signals import Stopped
@@ -261,31 +262,30 @@ class _Tally:
             self._on_episode()
 
 
-def serve(trainer: Trainer) -> None:
-    """Make the environments; then evaluate the parameters of each message. Counted steps show that it does not hang."""
-    setup, steps, stop = trainer.setup, trainer.heartbeat, trainer.arrays["stop"]
-    setup["source"] = source_here(setup["source"], setup["options"].imports)
-    episodes = Episodes(**{field.name: setup[field.name] for field in fields(Episodes)})
-    seed_globals(episodes.seed, "making environments")
-    environments = episodes.make()
-    seed_globals(episodes.seed, "stepping environments")
+@contextmanager
+def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays, heartbeat: Array) -> Iterator[Answer]:
+    """A context with environments; the function evaluates parameters. Counted steps show that it does not hang."""
+    episodes = replace(setup["episodes"], source=source_here(setup["source"], setup["options"].imports))
+    seed_globals(seed, "making environments")
+    environments, stop = episodes.make(), arrays["stop"]
+    seed_globals(seed, "stepping environments")
 
     def should_stop() -> bool:
-        steps[0] += 1
+        heartbeat[0] += 1
         return bool(stop[0])
 
-    def evaluate(kind: str, parameters: Any) -> tuple[Any, float]:
+    def answer(kind: str, parameters: Any) -> tuple[Any, float]:
         try:
             return episodes.run(setup["form"].actor(parameters), environments, should_stop), 0.0
         except Stopped:
             return None, 0.0
 
     try:
-        trainer.answer(evaluate)
+        yield answer
     finally:
         environments.close()
 
 
 def main() -> None:
     """Evaluate in a process that `Evaluator` has started."""
-    answer_trainer(serve)
+    answer_trainer(serving)

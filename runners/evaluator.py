@@ -100,7 +100,12 @@ class Evaluator:
             "hybridppo.runners.evaluation",
             "evaluator",
             [slice(0, num_envs)],
-            {**vars(self._episodes), "source": to_send(source), "form": twin},
+            {
+                "episodes": replace(self._episodes, source=""),
+                "source": to_send(source),
+                "options": options,
+                "form": twin,
+            },
             options.worker_timeout,
             otherwise=", or evaluate in this process, with evaluate_async=False",
         )

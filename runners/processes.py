@@ -15,10 +15,11 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -155,31 +156,20 @@ def _memory_file(size: int) -> IO[bytes]:
     return file  # type: ignore[no-any-return]
 
 
-class Trainer(NamedTuple):
-    """The setup that the trainer has sent, and the connection to it."""
-
-    connection: "Connection[Any, Any]"
-    setup: dict[str, Any]
-    envs: slice
-    """The environments of this worker."""
-    seed: int
-    """The seed of the first of them."""
-    arrays: SharedArrays
-    heartbeat: Array
-    """`[1]`, the number of rows that are filled."""
-
-    def answer(self, answer: Callable[[str, Any], tuple[Any, float]]) -> None:
-        """Report that the worker is ready; answer each message with a result and its seconds, until the end."""
-        self.connection.send(("ready", None, 0.0))
-        while True:
-            kind, value = self.connection.recv()
-            if kind == "close":
-                return
-            self.connection.send(("done", *answer(kind, value)))
+Answer = Callable[[str, Any], tuple[Any, float]]
+"""Answers a message of a kind, and its value, with a result and its seconds."""
 
 
-def answer_trainer(serve: Callable[[Trainer], None]) -> None:
-    """Serve the process that has started this one, until the connection, which is the standard input, ends."""
+def answer_trainer(
+    serving: Callable[[dict[str, Any], slice, int, SharedArrays, Array], AbstractContextManager[Answer]],
+) -> None:
+    """Answer the process that has started this one, until the connection, which is the standard input, ends.
+
+    Args:
+        serving: a context, entered with the setup that the trainer has sent; the environments of this worker; the seed
+            of the first of them; the shared arrays; and `[1]`, the number of rows that are filled. It gives the
+            function that answers.
+    """
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection = connection_of_stdin()
@@ -188,7 +178,10 @@ def answer_trainer(serve: Callable[[Trainer], None]) -> None:
         worker, envs, seed, layout = connection.recv()
         arrays = SharedArrays(layout, connection)
         setup = cloudpickle.loads(connection.recv_bytes())
-        serve(Trainer(connection, setup, envs, seed, arrays, arrays["heartbeats"][worker]))
+        with serving(setup, envs, seed, arrays, arrays["heartbeats"][worker]) as answer:
+            connection.send(("ready", None, 0.0))
+            while (message := connection.recv())[0] != "close":
+                connection.send(("done", *answer(*message)))
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:

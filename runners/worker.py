@@ -5,7 +5,7 @@ It loads neither torch nor the script that started the training.
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,7 @@ from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.rollouts.buffer import Layout, RolloutBuffer
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
-from hybridppo.runners.processes import SharedArrays, Trainer, answer_trainer
+from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
@@ -132,14 +132,14 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
     return [flat[start:end].reshape(shape) for start, end, shape in zip([0, *ends], ends, shapes, strict=False)]
 
 
-def serve(trainer: Trainer) -> None:
-    """Make the environments; then fill rows, or answer other messages."""
-    setup, arrays = trainer.setup, trainer.arrays
-    with contextlib.closing(Worker(setup, trainer.envs, trainer.seed)) as worker:
+@contextlib.contextmanager
+def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays, heartbeat: Array) -> Iterator[Answer]:
+    """A context with a worker's environments; the function fills rows, or answers other messages."""
+    with contextlib.closing(Worker(setup, envs, seed)) as worker:
         of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["layout"]} for i in range(setup["num_buffers"])]
         buffers = [RolloutBuffer(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
         published, stop = PublishedParameters(arrays), arrays["stop"].data
-        worker.stepper.heartbeat = trainer.heartbeat.data
+        worker.stepper.heartbeat = heartbeat.data
 
         def answer(kind: str, value: Any) -> tuple[Any, float]:
             if kind != "fill":
@@ -151,9 +151,9 @@ def serve(trainer: Trainer) -> None:
             filled = worker.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
             return filled, worker.stepper.seconds
 
-        trainer.answer(answer)
+        yield answer
 
 
 def main() -> None:
     """Run as a worker."""
-    answer_trainer(serve)
+    answer_trainer(serving)

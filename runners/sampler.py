@@ -22,7 +22,6 @@ from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer, steps_by_turns
-from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import allocate
 from hybridppo.rollouts.rollout import Rollout
@@ -109,7 +108,7 @@ class Sampler:
         if counts is None:
             self._buffers: list[RolloutBuffer] = environments.buffers
             num_columns = self._buffers[0].rewards.shape[1]
-            environments.counts = counts = Counts(environments, num_columns, EpisodeStatistics, plan.discounts)
+            environments.counts = counts = Counts(environments, num_columns, plan.discounts)
             self._stop = environments.stop
         self._turn, self._has_warned = 0, False
         self.counts, self.infos = counts, InfoMetrics(environments)

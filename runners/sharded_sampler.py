@@ -10,7 +10,6 @@ from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.environments.base import Environments, Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.rollouts.rollout import RolloutParts, in_parts
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.process_group import SingleProcess, on_host
@@ -69,7 +68,7 @@ class ShardsSampler(Sampler):
         exploration: DeterministicActions | None,
     ) -> None:
         one = samplers[0]
-        counts = Counts(environments, one.num_envs * num_shards, EpisodeStatistics)
+        counts = Counts(environments, one.num_envs * num_shards)
         super().__init__(environments, one._plan, counts)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = one.num_envs // environments.num_agents, group

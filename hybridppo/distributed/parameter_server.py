@@ -32,7 +32,6 @@ from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import float32_products
 from hybridppo.networks.normalization import Moments
 from hybridppo.placements.placement import SingleDevice
-from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.process_group import on_host
@@ -351,7 +350,7 @@ class Learners(Sampler):
     ) -> None:
         config = agent.config
         out_of_reach = EnvironmentShards([template])  # the environments of learners are
-        counts = Counts(out_of_reach, config.num_envs * template.num_agents, EpisodeStatistics)
+        counts = Counts(out_of_reach, config.num_envs * template.num_agents)
         plan = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
         super().__init__(out_of_reach, plan, counts)
         template.close()

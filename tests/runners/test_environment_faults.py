@@ -34,8 +34,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.rollouts.advantages import gae, next_values
-from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners import processes
+from hybridppo.runners.counts import rows_broken_off
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.seeds import seed_of
 

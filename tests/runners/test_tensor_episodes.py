@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hybridppo.rollouts.episodes import EpisodeStatistics
-from hybridppo.rollouts.on_device import TensorStatistics
+from hybridppo.runners.counts import EpisodeStatistics
+from hybridppo.runners.device_sampler import TensorStatistics
 
 CPU = torch.device("cpu")
 

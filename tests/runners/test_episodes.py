@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridppo.rollouts.episodes import EpisodeStatistics
+from hybridppo.runners.counts import EpisodeStatistics
 
 
 def add(statistics: EpisodeStatistics, *, rewards: Any, ended: Any, valid: Any = None) -> None:

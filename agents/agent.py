@@ -36,7 +36,6 @@ from hybridppo.networks.modes import depend_on_training, float32_products, noise
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
-from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -49,10 +48,6 @@ NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
 RATES = {"learning_rate", "critic_learning_rate"}
 """The hyperparameters that an optimization loop gets at every step."""
-
-
-Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
-"""Draws minibatches from one part of a replay buffer: takes its number, a generator, and their number and size."""
 
 
 class Exchange:
@@ -83,21 +78,6 @@ class Exchange:
         """The share of this process of each minibatch of an epoch."""
         found: Iterable[Any] = backend.minibatches(epoch, sizes)
         return found
-
-    def drawn(self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw) -> Any:
-        """The share of this process of minibatches from a replay buffer.
-
-        Args:
-            replay: the replay buffer of this process.
-            generator: of the draws, in the same state in every process.
-            shape: number and size of the minibatches.
-            draw: draws the minibatches of one part.
-
-        Returns:
-            The minibatches; None if a part has no transition yet.
-        """
-        (num_valid,) = replay.num_valid_of_parts
-        return draw(0, generator, shape) if num_valid else None
 
     def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Any:
         """Fill the gradient of the parameters with that of the whole minibatch; return statistics."""

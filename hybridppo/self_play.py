@@ -269,7 +269,7 @@ class OpponentPools(Callback):
         newest = int(next(reversed(self.pools[learning[0]].snapshots)))
         if self._sampler.counts.env_steps >= newest + self._options.snapshot_every:
             # Other learners would not know that there is no snapshot.
-            errors = RunDirectoryError if self._group.is_single else ()
+            errors = RunDirectoryError if self._group.size == 1 else ()
             with self._outage.tolerating(errors, "self-play goes on, and tries again after the next rollout"):
                 self._take_snapshots(learning)
         self._tell()

@@ -76,7 +76,7 @@ def make_sampler(
     """
     num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
     plan = RolloutPlan(
-        agent.exploration.share(shards) if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
+        agent.exploration if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
         num_steps=num_steps, num_episodes=num_episodes, memory=agent.memory,
         pin_for=placement.learning_device if placement.pins_rollouts else None,
         discounts=_discounts(agent, environments, placement, num_envs),

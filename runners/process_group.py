@@ -31,13 +31,12 @@ from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.signals import Interruption, give_up_if_stopped
 from hybridppo.system.validation import part_of
 
-Piece = tuple[int, dict[str, Tensor]]
-"""Rows of a replay buffer from a file: the number of the first, and their tensors."""
-
 SECONDS_TO_EXPLAIN = 5.0
 """Seconds in which other processes may report why they end, before an error names those that are silent."""
 LOOPBACK = {"darwin": "lo0", "win32": "Loopback Pseudo-Interface 1"}.get(sys.platform, "lo")
 """The network interface that no other machine reaches."""
+GLOO = "GLOO_SOCKET_IFNAME"
+"""The variable with the network interface of torch's processes on CPUs."""
 ENDED_WITH_ANOTHER = "ended with another"
 """The report of a process that ends because another is missing."""
 _CONTINUE = "continue"
@@ -60,11 +59,6 @@ class SingleProcess:
         """Whether this is the process that writes and reports."""
         return self.rank == 0
 
-    @property
-    def is_single(self) -> bool:
-        """Whether there is no other process."""
-        return self.size == 1
-
     def offer(self, **calls: Callable[..., Any]) -> None:
         """Name methods that the first may call in all processes at the same time. Their objects are not kept alive."""
         self._calls |= {name: WeakMethod(call) for name, call in calls.items()}
@@ -86,6 +80,7 @@ class SingleProcess:
 
     def leave(self) -> None:
         """Do not communicate with the others from now on (`has_left`)."""
+        self.has_left = self.size > 1
 
     def gather(self, value: Any) -> list[Any]:
         """The value of each process, in their order."""
@@ -104,13 +99,7 @@ class SingleProcess:
 
     def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by name, with the columns of all processes in order; all other tensors are the first one's."""
-        return tensors if self.is_single or self.has_left else joined_columns(self.gather(on_host(tensors)))
-
-    def from_first(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The pieces of the first process, in all processes; the pieces of the others are ignored."""
-        own = iter(pieces)
-        while (piece := self.broadcast(next(own, None) if self.is_first else None)) is not None:
-            yield piece
+        return tensors if self.size == 1 or self.has_left else joined_columns(self.gather(on_host(tensors)))
 
 
 class ProcessGroup(SingleProcess):
@@ -156,26 +145,30 @@ class ProcessGroup(SingleProcess):
         self._wait_for_all(start_timeout)
         if not is_local:
             self._hosts = {rank: store.get(f"here/{rank}").decode() for rank in range(size)}
-        interfaces = {"GLOO_SOCKET_IFNAME": LOOPBACK} if is_local else {}
         longest = timedelta(seconds=min(timeout, 10.0**6))
         has_nccl = num_cuda_devices() > 0 and dist.is_nccl_available()
         if is_local and has_nccl:  # it is read at the first collective
             os.environ.setdefault("NCCL_SOCKET_IFNAME", LOOPBACK)
-        excepthook = sys.excepthook
+        excepthook, interface = sys.excepthook, os.environ.get(GLOO)
+        if is_local:
+            os.environ[GLOO] = LOOPBACK
         try:
-            with _environment(interfaces):
-                backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
-                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
-                self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
-                """For waits for the first process, whose own work may take any time."""
+            backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
+            self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+            """For waits for the first process, whose own work may take any time."""
         except RuntimeError as error:
             problem = DistributedError(
                 f"{self._names([rank])} cannot connect to the others ({str(error).splitlines()[0]}): set "
-                "GLOO_SOCKET_IFNAME on each machine to the interface that leads to the other machines (eth0, for "
-                "example), and check firewalls"
+                f"{GLOO} on each machine to the interface that leads to the other machines (eth0, for example), and "
+                "check firewalls"
             )
             self.report(problem)
             raise problem from error
+        finally:
+            os.environ.pop(GLOO, None)
+            if interface is not None:
+                os.environ[GLOO] = interface
         sys.excepthook = excepthook  # torch's own would also mark tracebacks after the training
         self._shared: SharedGather | None = None
         """Gathers tensors of the host, if all processes are on this machine."""
@@ -246,9 +239,6 @@ class ProcessGroup(SingleProcess):
 
     def _command(self, *command: Any) -> Any:
         return self._broadcast(command, self._patient)
-
-    def leave(self) -> None:  # noqa: D102 - as in the base
-        self.has_left = True
 
     def gather(self, value: Any) -> list[Any]:
         """As in the base. All also get requests to stop."""
@@ -354,21 +344,6 @@ def report(store: Store, rank: int, error: BaseException) -> None:
         store.set(f"ended/{rank}", "\n".join([text, *lines]))
 
 
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """A context with these environment variables."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def host_copy(tensor: Tensor) -> Tensor:
     """A copy on the host, from any device."""
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
@@ -380,7 +355,6 @@ def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 _OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
-_OF_ROWS = re.compile(r"replay\.\w+")
 _OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\._kept\.\d+\.|runner\.)(\w+)")
 
 
@@ -394,8 +368,6 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     for name in parts[0]:
         if _OF_COLUMNS.fullmatch(name):
             found[name] = torch.cat([part[name] for part in parts])
-        if _OF_ROWS.fullmatch(name):
-            found[name] = torch.cat([part[name] for part in parts], 1)
     for prefix in _rollouts_in(parts[0]):
         whole = joined([_rollout(part, prefix) for part in parts])
         found |= {f"{prefix}{name}": tensor for name, tensor in whole.tensors().items()}

@@ -113,8 +113,6 @@ class Sampler:
         self._turn, self._has_warned = 0, False
         self.counts, self.infos = counts, InfoMetrics(environments)
         self.num_steps, self.num_envs = plan.num_steps, counts.num_columns
-        self.columns, self.num_parts = slice(0, self.num_envs), 1
-        """The columns of this process among those of all processes, and the parts of a rollout (`Rollout.parts`)."""
         self._unfinished: UnfinishedRollout | None = None
         self.metrics: Metrics = {}
         """Additional metrics of the last rollout."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.environments.base import Environments, Steering, from_json, latest
-from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.rollout import RolloutParts, in_parts
 from hybridppo.runners.counts import Counts, InfoMetrics
@@ -55,7 +54,6 @@ class ShardsSampler(Sampler):
         first: number of the first of these shards.
         num_shards: number of shards of all processes.
         group: the processes.
-        exploration: of all shards together, which counts the steps; None if there is none.
     """
 
     def __init__(
@@ -65,16 +63,12 @@ class ShardsSampler(Sampler):
         first: int,
         num_shards: int,
         group: SingleProcess,
-        exploration: DeterministicActions | None,
     ) -> None:
         one = samplers[0]
         counts = Counts(environments, one.num_envs * num_shards)
         super().__init__(environments, one._plan, counts)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = one.num_envs // environments.num_agents, group
-        self._exploration = exploration
-        self.num_parts = len(samplers)
-        self.columns = slice(first * one.num_envs, (first + self.num_parts) * one.num_envs)
         self.infos = InfoMetrics(self, warns=first == 0)
 
     # Rollouts
@@ -82,19 +76,12 @@ class ShardsSampler(Sampler):
     def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
             sampler.sample_async(actor)
-        self._count_exploration()
-
-    def _count_exploration(self) -> None:
-        if self._exploration is not None:
-            of_shard = cast(DeterministicActions, self._samplers[0]._plan.distribution)
-            self._exploration.drawn = of_shard.drawn * self._num_shards
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
         """The rollouts of this process's shards; statistics are of all shards."""
         before = [sampler.counts.numbers() for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
-        self._count_exploration()
         own = [
             (*sampler.counts.since(each), sampler.metrics, sampler.infos.taken())
             for sampler, each in zip(self._samplers, before, strict=True)
@@ -173,30 +160,19 @@ class ShardsSampler(Sampler):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As in the base, of all shards, in every process."""
-        tensors: dict[str, Tensor] = {}
-        states = []
-        for i, sampler in enumerate(self._samplers):
-            own, state = sampler.state()
-            tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
-            if self._exploration is not None:
-                state["exploration"] = cast(DeterministicActions, sampler._plan.distribution).state()
-            states.append(state)
-        of_all = {
-            **self.counts.state(),
-            "noise": self._plan.noise.bit_generator.state,
-            "steering": states[0]["steering"],
-            "steering_due": states[0]["steering_due"],
-            "infos": self.infos.sums,
-            "infos_so_far": [],
-            "under_way": None,
-            "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
+        _, of_all = super().state()
+        of_all |= {"infos": self.infos.sums, "infos_so_far": []}
+        if self.failure is not None:  # the other processes are not reached any more
+            return {}, {**of_all, "shards": [None] * self._num_shards}
+        states = [(on_host(tensors), state) for tensors, state in (sampler.state() for sampler in self._samplers)]
+        found = list(chain(*self._group.gather(states)))
+        named = {
+            f"shard{number}.{name}": tensor for number, (own, _) in enumerate(found) for name, tensor in own.items()
         }
-        if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
-            before, after = self._shard, self._num_shards - self._shard - len(states)
-            return {}, {**of_all, "shards": [*[None] * before, *states, *[None] * after]}
-        found = self._group.gather((on_host(tensors), states))
-        of_shards = {name: tensor for tensors, _ in found for name, tensor in tensors.items()}
-        return of_shards, {**of_all, "shards": [state for _, states in found for state in states]}
+        return named, {**of_all, "steering_due": found[0][1]["steering_due"], "shards": [state for _, state in found]}
+
+    def _state_of_environments(self) -> NoReturn:
+        raise EnvStateError(_IN_SHARDS)  # for a sampler without shards
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base. A run with another number of shards begins new episodes."""
@@ -223,13 +199,11 @@ class ShardsSampler(Sampler):
                 continue
             own = part_of(tensors, f"shard{number}.")
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
-            if self._exploration is not None:
-                cast(DeterministicActions, sampler._plan.distribution).load_state(shards[number]["exploration"])
         return next(filter(None, chain(*self._group.gather(reasons))), None)
 
     def own_parts(self, rollout: Any) -> Any:
         """This process's shards of a rollout of all shards."""
-        parts = in_parts(rollout, self._num_shards).parts[self._shard : self._shard + self.num_parts]
+        parts = in_parts(rollout, self._num_shards).parts[self._shard : self._shard + len(self._samplers)]
         return RolloutParts([sampler.own_parts(part) for sampler, part in zip(self._samplers, parts, strict=True)])
 
 

@@ -8,12 +8,10 @@ is sampled while the agent learns from the last.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hybridppo.agents.ddpg.ddpg import DDPG
@@ -23,7 +21,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.replay_rows import ReplayRows
-from hybridppo.runners.process_group import Piece, SingleProcess
+from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import part_of, whole
@@ -178,8 +176,7 @@ class OffPolicyData(OnPolicyData):
                 f"an agent with a replay buffer learns from environments of one agent, and these have "
                 f"{sampler.num_envs // agent.config.num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
-        self.replay = agent.new_replay(sampler.columns.stop - sampler.columns.start, sampler.num_parts)
-        group.offer(rows=self._collected_rows)
+        self.replay = agent.new_replay()
         if placement.max_lag > 1 and agent.config.n_steps > 1:
             raise ConfigurationError(
                 f"n_steps={agent.config.n_steps} does not work with max_lag={placement.max_lag}, under which the steps "
@@ -211,12 +208,11 @@ class OffPolicyData(OnPolicyData):
         self.lag = max(self.lag, self._agent.version - rollout.version)
         # A rollout without steps, because all were restarted, never comes here; any restart cuts the sequence.
         # So does a rollout whose columns are of other environments than those of the last.
-        sampled = rollout.whole()
-        if restarts != self._restarts_seen or sampled.versions is not None:
+        if restarts != self._restarts_seen or rollout.versions is not None:
             self.replay.cut()
             self._restarts_seen = restarts
         is_with_learner = self.replay.device == self._placement.learning_device
-        self.replay.add(self._placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
+        self.replay.add(self._placement.to_learner(rollout) if is_with_learner else rollout, rollout)
         self._is_due = self._sampler.counts.env_steps >= self._agent.config.learning_starts
 
     def learn(self) -> None:
@@ -233,24 +229,11 @@ class OffPolicyData(OnPolicyData):
         with self._placement.learning(self._agent):
             found = self._agent.take_metrics()
         self.lag = 0
-        sizes = self._of_all({"sizes": torch.tensor([self.replay.num_valid_of_parts])})["sizes"]
-        return {**found, "replay_size": int(sizes.sum())}
+        return {**found, "replay_size": self.replay.num_valid}
 
     def begin_anew(self) -> None:
         """As in the base: rows before and after belong to different episodes."""
         self.replay.cut()
-
-    def is_whole_after(self, error: BaseException) -> bool:
-        """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
-        return self._group.is_single and super().is_whole_after(error)
-
-    def _of_all(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors with the columns of all processes."""
-        return part_of(self._group.gathered({f"replay.{name}": each for name, each in own.items()}), "replay.")
-
-    def _collected_rows(self, start: int, end: int) -> dict[str, Tensor]:
-        """Time rows of the replay buffer, of all processes."""
-        return self._of_all(self.replay.rows(start, end))
 
     def before_checkpoint(self, directory: RunDirectory) -> None:
         """Write the new rows.
@@ -262,9 +245,8 @@ class OffPolicyData(OnPolicyData):
         if self._files is None:
             self._open(directory, [])  # without the rest of a process that was killed before its first checkpoint
         assert self._files is not None
-        bytes_per_row = self.replay.bytes_per_row * self._sampler.num_envs // self.replay.num_envs
         start = max(self._files.end, self.replay.total - self.replay.size)
-        self._files.append(start, self.replay.total, partial(self._group.call, "rows"), bytes_per_row)
+        self._files.append(start, self.replay.total, self.replay.rows, self.replay.bytes_per_row)
 
     def after_checkpoint(self, keep: int) -> None:
         """Delete rows that no kept checkpoint needs.
@@ -284,12 +266,9 @@ class OffPolicyData(OnPolicyData):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As in the base. The rows are in the files, of which the state names the pieces."""
-        replay = self.replay.state()
-        must_begin = self._of_all({"must_begin": torch.tensor([replay["must_begin"]])})["must_begin"]
-        replay |= {
-            "must_begin": must_begin[0].tolist(),
+        replay = self.replay.state() | {
             "oldest": self.replay.total - self.replay.size,
-            "pieces": self._files.pieces if self._files is not None else [],  # which only the first has
+            "pieces": self._files.pieces if self._files is not None else [],
             "needed_from": self._needed_from,
         }
         return {}, {
@@ -302,21 +281,14 @@ class OffPolicyData(OnPolicyData):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], directory: RunDirectory) -> None:
         """Restore a saved state, and the files beside it; their later rows are deleted."""
-        replay, own = state["replay"], self._sampler.columns
-        pieces = self._group.from_first(self._saved_rows(replay, directory))
-        self.replay.load_state(
-            {**replay, "must_begin": replay["must_begin"][own]},
-            ((first, {name: rows[:, own] for name, rows in piece.items()}) for first, piece in pieces),
-        )
+        replay = state["replay"]
+        self._open(directory, replay["pieces"])
+        assert self._files is not None
+        self.replay.load_state(replay, self._files.read(whole(replay, "oldest")))
         self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
         self._count_checkpoint()
         self.lag, self._is_due = whole(state, "lag"), bool(state["is_update_due"])
         self._restarts_seen = whole(state, "restarts_seen")
-
-    def _saved_rows(self, replay: dict[str, Any], directory: RunDirectory) -> Iterator[Piece]:
-        self._open(directory, replay["pieces"])
-        assert self._files is not None
-        yield from self._files.read(whole(replay, "oldest"))
 
     def _open(self, directory: RunDirectory, pieces: list[dict[str, Any]]) -> None:
         """Open the files, and delete what was written after these pieces."""

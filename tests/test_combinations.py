@@ -206,7 +206,7 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "gSDE": {"several policies": "use_sde does not work with several policies: leave it out"},
     "shared trunk": {"critics that see more": "critic_observes does not work with shared_trunk: leave one out"},
     "Central": {
-        "several policies": "learners share the gradients of PPO only, got several policies: use distributed='local'",
+        "several policies": "learners of a server have one policy: use distributed='local' or 'multi'",
         "self-play": "does not work with distributed=central:2:1: use distributed='local'",
     },
     "an agent of your own": {"several policies": f"agent {NO_MAPPING}"},

@@ -13,7 +13,6 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -170,18 +169,13 @@ class DDPG(PolicyAgent):
         rate, critic = self.current.learning_rate, self.current.critic_learning_rate
         return {"actor": rate, "critic": rate if critic is None else critic}
 
-    def new_replay(self, num_envs: int | None = None, num_parts: int = 1) -> Replay:
+    def new_replay(self) -> Replay:
         """An empty replay buffer, with the parameters or on the host (`buffer_on`).
-
-        Args:
-            num_envs: its environments, if they are not all of the training.
-            num_parts: as for `Replay`.
 
         Raises:
             OutOfMemoryError: if there is not enough memory.
         """
-        config = self.config
-        num_envs = config.num_envs if num_envs is None else num_envs
+        config, num_envs = self.config, self.config.num_envs
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
         capacity = config.buffer_size // config.num_envs
         # Observation and next observation, action and reward; systems promise memory that they do not have.
@@ -198,7 +192,6 @@ class DDPG(PolicyAgent):
             observation=self._encode.shape,
             action=self.distribution.action_shape,
             device=device,
-            num_parts=num_parts,
         )
 
     def minibatches(self, replay: Replay) -> Iterator[Any]:
@@ -206,22 +199,18 @@ class DDPG(PolicyAgent):
 
         Until `update` has learned from these minibatches, a further call draws the same rows again.
         """
-        config, generator, exchange = self.config, self._ahead, self.loop().exchange
+        config, generator = self.config, self._ahead
         generator.bit_generator.state = self._order.bit_generator.state
+        if not replay.num_valid:
+            return
         sizes = [MINIBATCHES_AT_ONCE] * (config.steps_per_update // MINIBATCHES_AT_ONCE)
         sizes += [rest] if (rest := config.steps_per_update % MINIBATCHES_AT_ONCE) else []
         for size in sizes:
-            drawn = exchange.drawn(replay, generator, (size, config.batch_size), partial(self._draw, replay))
-            if drawn is None:
-                return
-            yield drawn
-
-    def _draw(self, replay: Replay, part: int, generator: np.random.Generator, shape: tuple[int, int]) -> Transitions:
-        rows = replay.draw(generator, shape, part)
-        noise = np.zeros((*shape, self._num_actions), np.float32)
-        if self.config.target_noise_std > 0.0:  # drawn on the host, so that the result does not depend on the device
-            noise = generator.standard_normal(noise.shape, np.float32) * np.float32(self.config.target_noise_std)
-        return replay.gather(rows, noise, n_steps=self.config.n_steps, gamma=self.config.gamma)
+            rows = replay.draw(generator, (size, config.batch_size))
+            noise: Any = np.zeros((*rows.shape, self._num_actions), np.float32)
+            if config.target_noise_std > 0.0:  # drawn on the host, so that the result does not depend on the device
+                noise = generator.standard_normal(noise.shape, np.float32) * np.float32(config.target_noise_std)
+            yield replay.gather(rows, noise, n_steps=config.n_steps, gamma=config.gamma)
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the critics, a scalar, and their values `[B, C]`; a subclass may have another."""
@@ -366,10 +355,6 @@ class Backend:
         self._target = agent.optimizer.state[agent.parameters.values]["target"]
         networks = {CRITIC: agent.critics, ACTOR: agent.actor}
         self._learning = {name: learning_mode(network) for name, network in networks.items()}
-
-    def num_measured(self, network: str) -> int:
-        """How many numbers `gradient` returns."""
-        return 2 if network == CRITIC else 1
 
     def gradient(self, minibatch: Transitions, network: str) -> Any:
         """Fill the gradient of one network with that of its loss; no other gradient is computed.

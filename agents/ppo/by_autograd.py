@@ -17,7 +17,6 @@ from hybridppo.agents.agent import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import (
-    STATISTICS,
     Loss,
     LossInputs,
     approx_kl,
@@ -62,10 +61,6 @@ class Backend:
         self.extra_names: tuple[str, ...] | None = None
         """Names of the extra metrics of a custom loss; None before the first minibatch."""
         self._rounding = rounding(self._config.precision, self._parameters.values.device, networks)
-
-    def num_measured(self, setting: Any) -> int:
-        """How many numbers `gradient` returns, without extra metrics."""
-        return len(STATISTICS) - 1
 
     def threads(self) -> AbstractContextManager[None]:
         """A context for a whole update, with the number of threads that suits this backend."""

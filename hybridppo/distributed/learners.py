@@ -24,13 +24,10 @@ import numpy as np
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from hybridppo.agents.ddpg.config import DDPGConfig
-from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.distributed.reduce import ShardedUpdate
-from hybridppo.distributed.strategy import Strategy, require_multiples, require_shareable
+from hybridppo.distributed.strategy import Strategy, ppo_of_policies, require_multiples, require_shareable
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -140,16 +137,10 @@ class MultiLearnerStrategy(Strategy):
         return replace(run, seed=self.group.broadcast(run.seed), distributed=str(policy))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
+        configs = ppo_of_policies(config)
         super().check(config, options, run)
         require_multiples(self.shards, "shards", num_envs=config.num_envs, num_workers=run.num_workers)
-        for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
-            if isinstance(each, DDPGConfig):
-                if each.batch_size < self.shards:
-                    raise ConfigurationError(
-                        f"batch_size must be at least the number of shards, {self.shards}, with "
-                        f"distributed={self.policy}, got {each.batch_size}"
-                    )
-                continue
+        for each in configs:
             units, most = "rows" if each.memory is None else "sequences", each.units // self.shards
             if self.shards > 1 and each.minibatches > most:
                 raise ConfigurationError(
@@ -237,7 +228,7 @@ class MultiLearnerStrategy(Strategy):
                 "self_play with several learners needs a run directory, in which all find the snapshots: give run_dir"
             )
         self._seed = settings.seed
-        if self.group.is_single and self.size > 1:
+        if self.group.size < self.size:
             self._launch(plan)
         self.group.own = plan.interruption
         if self.shards > 1:
@@ -267,8 +258,7 @@ class MultiLearnerStrategy(Strategy):
     def _update_of(self, agent: Any) -> ShardedUpdate:
         """The exchange of an agent's updates; called again after its parameters have moved."""
         in_order = self.policy.reduce == "shards"
-        first, number = self._mine.start, len(self._mine)
-        return ShardedUpdate(agent.parameters, self.group, first=first, num_shards=number, in_order=in_order)
+        return ShardedUpdate(agent.parameters, self.group, first=self._mine.start, in_order=in_order)
 
     def _launch(self, plan: Plan) -> None:
         """Start the other learners on this machine, and connect with them."""
@@ -305,8 +295,7 @@ class MultiLearnerStrategy(Strategy):
                 samplers.append(make_sampler(source, part, agent, placement, **of_shard))
                 if_it_fails.callback(samplers[-1].close)
             if_it_fails.pop_all()
-        exploration = agent.exploration if isinstance(agent, DDPG) else None
-        sampler = ShardsSampler(samplers, environments, self._mine.start, self.shards, self.group, exploration)
+        sampler = ShardsSampler(samplers, environments, self._mine.start, self.shards, self.group)
         if has_policies(agent):
             sampler.counts.count_by_policy(agent.columns)
         return sampler

@@ -296,8 +296,7 @@ class RemoteLearner(RayWorker):
         agent.anneal(share_done)
         served = Served(agent, server, self._number, self.heartbeat)
         agent.share(lambda: served)
-        begun, steps, restarts = time.perf_counter(), counts.env_steps, counts.env_restarts
-        episodes = counts.statistics.episodes
+        begun, before = time.perf_counter(), counts.numbers()
         products = float32_products(config.precision, cpu.sampling_device, cpu.learning_device)
         with limit_threads(config.torch_threads or 1), products:
             with cpu.sampling(agent) as actor:
@@ -308,9 +307,7 @@ class RemoteLearner(RayWorker):
         return {
             "metrics": metrics | served.metrics(),
             "policy_lag": 0 if served.begun_at is None else served.begun_at - rollout.version,
-            "episodes": counts.statistics.since(episodes),
-            "env_steps": counts.env_steps - steps,
-            "env_restarts": counts.env_restarts - restarts,
+            "counted": counts.since(before),
             "seconds": (sampled - begun, time.perf_counter() - sampled),
         }
 
@@ -394,9 +391,7 @@ class Learners(Sampler):
                 update: dict[str, Any] | None = answer[0]
                 if update is not None:
                     self._pool.end_row(learner)
-                    self.counts.statistics.add_ended(*update["episodes"])
-                    self.counts.env_steps += update["env_steps"]
-                    self.counts.env_restarts += update["env_restarts"]
+                    self.counts.add_parts(*zip(update["counted"], strict=True))
                     return update
         except EnvError as error:
             raise DistributedError(str(error)) from error

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPO
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE
 from hybridppo.auto.auto import Auto
-from hybridppo.distributed.strategy import Strategy, as_copies, require_multiples, require_shareable
+from hybridppo.distributed.strategy import Strategy, as_copies, ppo_of_policies, require_multiples, require_shareable
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -190,16 +190,16 @@ class CentralStrategy(RayStrategy):
         super().__init__(replace(policy, max_lag=policy.lag), address)
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        if not isinstance(config, PPOConfig):
-            given = "several policies" if hasattr(config, "policies") else type(config).__name__
-            raise ConfigurationError(f"learners share the gradients of PPO only, got {given}: use distributed='local'")
+        one, *others = ppo_of_policies(config)
+        if others:
+            raise ConfigurationError("learners of a server have one policy: use distributed='local' or 'multi'")
         super().check(config, options, run)
-        if config.named_schedules.get("learning_rate") == ADAPTIVE:
+        if one.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(
                 f"an adaptive learning rate does not work with distributed={self.policy}, whose learners each see the "
                 "KL divergence of their own rows: use another schedule, or distributed='local' or 'multi'"
             )
-        require_multiples(self._count, "learners", num_envs=config.num_envs, num_minibatches=config.minibatches)
+        require_multiples(self._count, "learners", num_envs=one.num_envs, num_minibatches=one.minibatches)
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The CPU; other placements are refused."""
@@ -236,18 +236,11 @@ class CentralStrategy(RayStrategy):
 
 def _require_joined(joined: str, address: str | None) -> None:
     """Refuse an address if this process has joined another cluster."""
-    if address not in (None, "auto") and _resolved(str(address)) != _resolved(joined):
+    if address not in (None, "auto", joined):
         raise ConfigurationError(
             f"this process has joined the Ray cluster at {joined} by ray.init, and address is {shown(address)}: leave "
             "address out to use that cluster, or call ray.shutdown() first"
         )
-
-
-def _resolved(address: str) -> tuple[str, str]:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError):  # an unknown name is compared as text
-        host = socket.gethostbyname(host)
-    return host, port
 
 
 def _require_somebody_at(address: str) -> None:

@@ -6,7 +6,6 @@ the order of the shards, so the result depends on the number of shards, but not 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -14,17 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.agent import Draw, Exchange
+from hybridppo.agents.agent import Exchange
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.runners.process_group import SingleProcess
-
-ROWS_NEVER_WITHOUT_STEPS = 32
-"""If the replay buffer of a shard has at least this number of time rows and has had a transition, it always has one:
-only rows of resets and restarts have none."""
 
 
 class ShardedUpdate(Exchange):
@@ -34,25 +28,16 @@ class ShardedUpdate(Exchange):
         parameters: the parameters of the agent.
         group: the learners.
         first: the number of this learner's first shard.
-        num_shards: the number of shards of each learner.
         in_order: whether the shards' gradients are summed in their order, for which all gradients go to all learners;
             else each learner's sum is reduced, which sends less and rounds differently.
     """
 
     is_alone = False
 
-    def __init__(
-        self, parameters: FlatParameters, group: SingleProcess, *, first: int, num_shards: int, in_order: bool
-    ) -> None:
-        self._parameters, self._group, self.first = parameters, group, first
-        self._num_own, self._in_order = num_shards, in_order
-        self._buffers: dict[int, Tensor] = {}
-        """The rows of this learner's shards, by their width."""
-        self._can_draw, self._num_shards = False, 0
-        """Whether every shard has transitions in its replay buffer, and the number of shards; the same in all learners.
-        """
-        self._num_extras: int | None = None
-        """The number of extra metrics of a loss, the same in all learners; None before the first minibatch."""
+    def __init__(self, parameters: FlatParameters, group: SingleProcess, *, first: int, in_order: bool) -> None:
+        self._parameters, self._group, self.first, self._in_order = parameters, group, first, in_order
+        self._sent: Tensor | None = None
+        """The rows of this learner's shards; None before the first minibatch."""
 
     def gather(self, own: Tensor) -> Tensor:
         """Gather the numbers of this learner's shards, `[own, ...]`, to those of all shards, `[shards, ...]`."""
@@ -86,39 +71,17 @@ class ShardedUpdate(Exchange):
         for minibatch, weights in zip(zip(*shards, strict=True), epoch.weights.unbind(1), strict=True):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
-    def drawn(
-        self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw
-    ) -> "ShardedTransitions | None":
-        """As in the base: each shard is a part, with a generator that depends on its number."""
-        own = replay.num_valid_of_parts
-        if not self._can_draw or replay.capacity < ROWS_NEVER_WITHOUT_STEPS:
-            num_valid = self.gather(torch.tensor([[number] for number in own])).flatten().tolist()
-            self._num_shards, self._can_draw = len(num_valid), all(num_valid)
-        seed, (count, size) = int(generator.integers(2**63)), shape
-        if not self._can_draw:
-            return None
-        sizes = _sizes(size, self._num_shards)[self.first : self.first + len(own)]
-        return ShardedTransitions(
-            [draw(i, np.random.default_rng([seed, self.first + i]), (count, each)) for i, each in enumerate(sizes)],
-            [each / size for each in sizes],
-        )
-
     def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
         """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
-        # A pass may be that of one network.
-        where = self._parameters.range_of(setting) if isinstance(setting, str) else slice(None)
-        gradient = self._parameters.gradient[where]
+        gradient, statistics = self._parameters.gradient, torch.empty(0)
         size, rows = len(gradient), None
-        # Shards with rows come first: a loss shows how many extra metrics there are.
+        # Shards with rows come first: they show how many statistics there are.
         for i in sorted(range(len(minibatch)), key=lambda i: minibatch[i][0] is None):
             shard, weight = minibatch[i]
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, setting))
             if rows is None:
-                measured = backend.num_measured(setting) + self._agreed_extras(
-                    len(backend.extra_names or ()), minibatch
-                )
-                rows = self._rows(size + measured)
+                rows = self._rows(len(statistics), minibatch)
             if shard is None:
                 rows[i].zero_()
                 continue
@@ -129,21 +92,25 @@ class ShardedUpdate(Exchange):
         gradient.copy_(total[:size])
         return total[size:].clone()
 
-    def _rows(self, width: int) -> Tensor:
-        """`[own, width]` for the gradients of this learner's shards. Their memory is kept, and has one more number."""
-        buffer = self._buffers.get(width)
-        if buffer is None:
-            buffer = self._buffers[width] = self._parameters.gradient.new_zeros(self._num_own * width + 1)
-        return buffer[:-1].view(self._num_own, width)
+    def _rows(self, measured: int, minibatch: Any) -> Tensor:
+        """`[own, ...]`, for the gradient and the statistics of each shard. Its memory is kept, and has one more number.
+
+        A learner without rows in the first minibatch learns the number of statistics from the others.
+        """
+        if self._sent is None:
+            of_shards = [[0 if shard is None else measured] for shard, _ in minibatch]
+            width = len(self._parameters.gradient) + int(self.gather(torch.tensor(of_shards)).max())
+            self._sent = self._parameters.gradient.new_zeros(len(of_shards) * width + 1)
+        return self._sent[:-1].view(len(minibatch), -1)
 
     def _sum(self, rows: Tensor) -> Tensor:
         """The sum of the rows of all learners. On the host, it also carries whether a learner was asked to stop."""
-        width, group = rows.shape[1], self._group
-        buffer = self._buffers[width]
-        if self._in_order or group.is_single:
-            buffer[-1] = group.own.requested
-            everything = group.gather_rows(buffer)
-            found, asks = _sum_in_order(everything[:, :-1].reshape(-1, width)), everything[:, -1]
+        group = self._group
+        if self._in_order or group.size == 1:
+            assert self._sent is not None  # it has the rows
+            self._sent[-1] = group.own.requested
+            everything = group.gather_rows(self._sent)
+            found, asks = _sum_in_order(everything[:, :-1].reshape(-1, rows.shape[1])), everything[:, -1]
         else:
             summed = torch.cat((_sum_in_order(rows), rows.new_full((1,), float(group.own.requested))))
             group.all_reduce(summed)
@@ -151,42 +118,6 @@ class ShardedUpdate(Exchange):
         if asks.device.type == "cpu":  # reading it would wait for another device
             group.agreed.requested |= bool(asks.any())
         return found
-
-    def _agreed_extras(self, own: int, minibatch: Any) -> int:
-        """The number of extra metrics; a learner without rows in the first minibatch learns it from the others."""
-        if self._num_extras is None:
-            of_shards = [[0 if shard is None else own] for shard, _ in minibatch]
-            self._num_extras = int(self.gather(torch.tensor(of_shards)).max())
-        return self._num_extras
-
-
-@dataclass(frozen=True)
-class ShardedTransitions:
-    """A learner's share of minibatches from a replay buffer."""
-
-    own: Sequence[Transitions]
-    """The transitions of each shard, `[..., B]`."""
-    weights: Sequence[float]
-    """The shares of these shards in each minibatch."""
-
-    @property
-    def observations(self) -> Tensor:
-        """Some of the observations, whose device is that of all tensors."""
-        return self.own[0].observations
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all tensors together."""
-        return sum(part.num_bytes for part in self.own)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "ShardedTransitions":
-        """The same with `function` applied to each tensor."""
-        return ShardedTransitions([part.map(function) for part in self.own], self.weights)
-
-    def unbind(self) -> Iterator[list[tuple[Transitions, float]]]:
-        """The minibatches one after the other: each shard with its share."""
-        for parts in zip(*(part.unbind() for part in self.own), strict=True):
-            yield list(zip(parts, self.weights, strict=True))
 
 
 class ShardedBatch:

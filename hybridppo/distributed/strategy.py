@@ -8,6 +8,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
+from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
@@ -136,6 +137,22 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> Envi
             "function make one environment, or use distributed='local'"
         )
     return replace(options, vectorization="sync")
+
+
+def ppo_of_policies(config: AnyConfig) -> list[PPOConfig]:
+    """The configuration of each policy.
+
+    Raises:
+        ConfigurationError: if learners cannot share the gradients of the agent.
+    """
+    found = []
+    for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+        if not isinstance(each, PPOConfig):
+            raise ConfigurationError(
+                f"learners share the gradients of PPO only, got {type(each).__name__}: use distributed='local'"
+            )
+        found.append(each)
+    return found
 
 
 def require_multiples(number: int, parts: str, **values: int | None) -> None:

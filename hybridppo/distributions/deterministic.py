@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -46,14 +45,6 @@ class DeterministicActions(BoxDistribution):
         self.center, self.half_width = center_and_half_width(low, high)
         self.drawn = 0
         """Steps that noise was drawn for, of all environments together."""
-
-    def share(self, count: int) -> Self:
-        """The exploration of one of so many equal shares of the environments."""
-        if count == 1:
-            return self
-        found = copy(self)
-        found.warmup, found.drawn = self.warmup / count, self.drawn // count
-        return found
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The noise of the next steps, `[*shape, d + 1]`; during warm-up, of `[T, N]` of them."""

@@ -59,7 +59,6 @@ class Replay:
         observation: shape of an observation's row.
         action: shape of an action's row.
         device: device of the buffer.
-        num_parts: number of parts, with equally many environments each, that are drawn from separately.
     """
 
     def __init__(
@@ -70,9 +69,8 @@ class Replay:
         observation: Sequence[int],
         action: Sequence[int],
         device: torch.device | str = "cpu",
-        num_parts: int = 1,
     ) -> None:
-        self.capacity, self.num_envs, self._width = capacity, num_envs, num_envs // num_parts
+        self.capacity, self.num_envs = capacity, num_envs
         leading = (capacity, num_envs)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -98,12 +96,6 @@ class Replay:
     def num_valid(self) -> int:
         """Transitions that can be drawn."""
         return int(self._num_valid.sum())
-
-    @property
-    def num_valid_of_parts(self) -> list[int]:
-        """Transitions that can be drawn from each part."""
-        found: list[int] = self._num_valid.reshape(-1, self._width).sum(1).tolist()
-        return found
 
     @property
     def device(self) -> torch.device:
@@ -164,21 +156,15 @@ class Replay:
             array.index_copy_(0, index, rows[name])
         self.total += num_steps
 
-    def draw(self, generator: np.random.Generator, shape: tuple[int, ...], part: int = 0) -> Array:
-        """Draw transitions of a part uniformly with replacement: flat rows `t * N + n` of this `shape`, on the host."""
-        if not self.num_valid_of_parts[part]:
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Draw transitions uniformly with replacement: flat rows `t * N + n` of this `shape`, on the host."""
+        if not self.num_valid:
             raise ValueError("the replay buffer holds no transition yet")
-        valid, size = self._valid.reshape(-1), self.size * self._width
-
-        def drawn_rows(shape: tuple[int, ...]) -> Array:
-            steps, columns = np.divmod(generator.integers(size, size=shape), self._width)
-            rows: Array = steps * self.num_envs + part * self._width + columns
-            return rows
-
-        drawn = drawn_rows(shape)
+        valid, size = self._valid.reshape(-1), self.size * self.num_envs
+        drawn: Array = generator.integers(size, size=shape)
         # Rows that are not steps are drawn again.
         while (wrong := ~valid[drawn]).any():
-            drawn[wrong] = drawn_rows((int(wrong.sum()),))
+            drawn[wrong] = generator.integers(size, size=int(wrong.sum()))
         return drawn
 
     def gather(self, rows: Array, noise: Array, *, n_steps: int, gamma: float) -> Transitions:

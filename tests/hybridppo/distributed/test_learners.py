@@ -195,46 +195,9 @@ def test_every_placement_gives_the_same_bits_with_any_number_of_learners_and_res
     assert counted(resumed.metrics) == counted(whole.metrics)
 
 
-TD3 = hybridppo.TD3Config(
-    num_envs=4, train_frequency=4, gradient_steps=3, batch_size=9, buffer_size=240, learning_starts=64, n_steps=2,
-    steps_per_iteration=128, hidden_sizes=(8,),
-)  # fmt: skip
-REPLAYED: dict[str, dict[str, Any]] = {
-    "in one process": {},
-    "a buffer on the host": {"config": replace(TD3, buffer_on="host")},
-    "DDPG": {"config": hybridppo.DDPGConfig(**{name: getattr(TD3, name) for name in vars(hybridppo.DDPGConfig())})},
-    "all_reduce": {"reduce": "all_reduce"},  # of two shards, which gives the bits of their order
-    **PLACED,
-}
-
-
-@beside_the_extras
-@pytest.mark.parametrize("way", REPLAYED)
-def test_learners_share_updates_from_a_replay_buffer_and_are_resumed_with_another_number(
-    way: str, tmp_path: Path
-) -> None:
-    def options(size: int) -> dict[str, Any]:
-        made = {"env": "Pendulum-v1", "config": TD3, "vectorization": "sync", "total_steps": 1_024, **REPLAYED[way]}
-        if "placement" in made:
-            made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
-        return made | {"distributed": MultiLearner(size, shards=2, reduce=made.pop("reduce", "shards"))}
-
-    run, later = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    whole = train(**options(1))
-    train(run_dir=run, on_iteration=interrupt_at(2), **options(2))
-    hybridppo.resume(run, distributed="multi:1:2", on_iteration=interrupt_at(3), **later)
-    resumed = hybridppo.resume(run, distributed="multi:2:2", **later)
-    assert torch.equal(values_of(resumed), values_of(whole))
-    assert counted(resumed.metrics) == counted(whole.metrics)
-    assert whole.metrics["replay_size"] == 240
-    assert whole.metrics["episodes"] > 0
-    at_home = hybridppo.resume(run, distributed="local", total_steps=1_152, **later)
-    assert at_home.metrics["replay_size"] == 240
-
-
-def test_a_minibatch_from_a_replay_buffer_has_a_row_for_each_shard() -> None:
-    with pytest.raises(ConfigurationError, match="batch_size must be at least the number of shards, 4"):
-        train("Pendulum-v1", config=replace(TD3, batch_size=3), distributed="multi:1:4")
+def test_learners_share_the_gradients_of_ppo_only() -> None:
+    with pytest.raises(ConfigurationError, match="learners share the gradients of PPO only, got TD3Config: use dist"):
+        train("Pendulum-v1", config=hybridppo.TD3Config(num_envs=4), distributed="multi:1:4")
 
 
 class Own(hybridppo.PPO):
@@ -454,33 +417,19 @@ def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 
 @beside_the_extras
-@pytest.mark.parametrize(
-    ("agent_config", "own_flags"),
-    [
-        pytest.param(PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), ["--num-steps", 32], id="ppo"),
-        pytest.param(
-            hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8), learning_starts=64, gradient_steps=1),
-            ["--agent", "td3", "--learning-starts", 64, "--gradient-steps", 1],
-            id="td3",
-        ),
-        pytest.param(  # whose updates are shared as those of TD3: see the test of replay buffers
-            hybridppo.DDPGConfig(num_envs=4, hidden_sizes=(8, 8), learning_starts=64),
-            ["--agent", "ddpg", "--learning-starts", 64],
-            id="ddpg",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_torchrun_gives_what_learners_started_here_do(agent_config: Any, own_flags: list[Any], tmp_path: Path) -> None:
+def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     steps = 400
-    flags = ["--num-envs", 4, "--hidden-sizes", 8, 8, "--total-steps", steps, "--no-progress", *own_flags]
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", steps, "--no-progress"]
     ran = torchrun("train", "Pendulum-v1", "--distributed", "multi", "--run-dir", tmp_path / "run", *flags)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("training: ") == ran.stdout.count("run directory: ") == 1
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["distributed"] == "multi:2:2"
     agent = hybridppo.load(tmp_path / "run")
-    same = train("Pendulum-v1", config=agent_config, seed=config["seed"], distributed="multi:1:2", total_steps=steps)
+    same = train(
+        "Pendulum-v1", config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
+        distributed="multi:1:2", total_steps=steps,
+    )  # fmt: skip
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
 
@@ -556,12 +505,11 @@ def free_port() -> int:
 
 
 @beside_the_extras
-@pytest.mark.parametrize("config", [CONFIG, replace(TD3, n_steps=1)], ids=["ppo", "td3"])
-def test_metrics_of_lag_are_those_of_all_learners(config: Any) -> None:
+def test_metrics_of_lag_are_those_of_all_learners() -> None:
     history: list[dict[str, float]] = []
     train(
         "Pendulum-v1", distributed=MultiLearner(2), placement=hybridppo.Mirrored("cpu", "cpu", max_lag=3),
-        num_workers=2, config=config, on_iteration=history.append,
+        num_workers=2, on_iteration=history.append,
     )  # fmt: skip
     assert all(0.0 <= metrics["policy_lag_mean"] <= 3 for metrics in history)
     assert 0.0 < history[-1]["samplers_busy"] <= 1.0

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,14 +86,14 @@ class Told(SingleProcess):
         return torch.cat((everything.flatten(), rows[-1:])).unsqueeze(0) if is_sum else everything.unsqueeze(0)
 
 
-def update_of(agent: PPO, num_shards: int, group: SingleProcess, first: int = 0) -> ShardedUpdate:
-    return ShardedUpdate(agent.parameters, group, first=first, num_shards=num_shards, in_order=True)
+def update_of(agent: PPO, group: SingleProcess, first: int = 0) -> ShardedUpdate:
+    return ShardedUpdate(agent.parameters, group, first=first, in_order=True)
 
 
 def share(
     agent: PPO, num_shards: int, *, first: int = 0, said: Any = None, group: Callable[..., SingleProcess] = Told
 ) -> PPO:
-    agent.share(lambda: update_of(agent, num_shards, group(num_shards, first, said), first))
+    agent.share(lambda: update_of(agent, group(num_shards, first, said), first))
     return agent
 
 
@@ -250,7 +249,7 @@ def test_an_update_that_all_are_asked_to_stop_changes_nothing() -> None:
 
 def test_moments_are_those_of_all_rows() -> None:
     values = torch.randn(24, 3, generator=torch.Generator().manual_seed(2)) * 5.0 + 7.0
-    update = update_of(agent_of(), 3, SingleProcess())
+    update = update_of(agent_of(), SingleProcess())
     parts = values.split([4, 15, 5])
     own = [(part.mean(0), part.var(0, correction=0), len(part)) for part in parts]
     mean, variance, number = update.moments("observations", own)
@@ -261,31 +260,6 @@ def test_moments_are_those_of_all_rows() -> None:
     mean, _, number = update.moments("observations", [*own, nothing])
     assert int(number) == 24
     assert torch.allclose(mean, values.mean(0), atol=1e-5)
-
-
-def test_learners_ask_each_other_for_transitions_until_all_have_some() -> None:
-    """A buffer of few rows may later be full of resets, so learners with such a one keep asking."""
-    asked: list[list[list[int]]] = []
-
-    class Asking(SingleProcess):
-        def gather_rows(self, rows: Tensor) -> Tensor:
-            asked.append(rows.tolist())
-            return torch.stack((rows, torch.tensor([[5], [6]])))  # of another learner with two shards
-
-    def drawn(replay: Any) -> Any:
-        return update.drawn(replay, generator, (1, 10), lambda part, own, shape: (part, own.integers(99), shape))
-
-    generator = np.random.default_rng(0)
-    update = update_of(agent_of(), 2, Asking())
-    assert drawn(SimpleNamespace(num_valid_of_parts=[3, 0], capacity=32)) is None
-    first, second = (drawn(SimpleNamespace(num_valid_of_parts=[3, 1], capacity=32)) for _ in range(2))
-    assert asked == [[[3], [0]], [[3], [1]]]
-    assert [part for part, *_ in first.own] == [0, 1]
-    assert [shape for *_, shape in first.own] == [(1, 2), (1, 3)]  # of ten rows for four shards
-    assert first.weights == second.weights == [0.2, 0.3]
-    assert [number for _, number, _ in first.own] != [number for _, number, _ in second.own]
-    assert drawn(SimpleNamespace(num_valid_of_parts=[0, 1], capacity=31)) is None
-    assert len(asked) == 3
 
 
 def test_a_rollout_cut_into_parts_and_joined_again_is_the_same() -> None:

@@ -566,8 +566,8 @@ def resume(
                     made = SavedAgent.of_run(settings, checkpoint).made(**parts)
                 done = 0 if checkpoint is None else checkpoint.env_steps
                 choice = preparation.choose(made, max(1, settings.run.total_steps - done))
-                _keep_options(directory, before, settings, done)
                 if preparation.strategy.rank == 0:  # the other learners get the checkpoint from it
+                    _keep_options(directory, before, settings, done)
                     _go_back(directory, before, settings, made, checkpoint)
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
@@ -750,7 +750,7 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         run.has_ended = True
         with runner.rescuing():
             evaluation, interrupted = _evaluation_after(plan, runner, checkpointing)
-        if directory is not None and not interrupted:
+        if directory is not None and strategy.rank == 0 and not interrupted:
             directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     saved, policy = checkpointing.is_saved, settings.policy

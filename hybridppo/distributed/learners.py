@@ -248,7 +248,7 @@ class MultiLearnerStrategy(Strategy):
         return replace(
             plan,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
-            directory=None if directory is None else Elsewhere(*directory),
+            directory=None if directory is None else RunDirectory(*directory),
             checkpoint=checkpoint,
             profile=False,
             progress=False,
@@ -352,7 +352,7 @@ def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirec
     """As `run_directory_of`, for learners of torchrun."""
     with MultiLearnerStrategy(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
         if strategy.rank > 0:
-            return Elsewhere(Path(os.devnull), strategy.group.broadcast(None))
+            return RunDirectory(Path(os.devnull), strategy.group.broadcast(None))
         config = RunDirectory.open(run_dir).config
         own = config.get("distributed", "local") if distributed is None else distributed
         if not isinstance(distributed_from(own), MultiLearner):
@@ -363,16 +363,6 @@ def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirec
         directory = RunDirectory.open_to_train(run_dir)
         strategy.group.broadcast(directory.config)
         return directory
-
-
-class Elsewhere(RunDirectory):
-    """The run directory of the first learner, in which the others write nothing."""
-
-    def update_config(self, config: dict[str, Any]) -> None:  # noqa: D102 - as in the base
-        return
-
-    def write(self, name: str, value: dict[str, Any]) -> None:  # noqa: D102 - as in the base
-        return
 
 
 def _store_of_this_machine() -> TCPStore:

@@ -88,10 +88,6 @@ class BoundedLag:
         self.version += 1
         return lag
 
-    def forget(self, learner: int) -> None:
-        """Note that the learner is lost."""
-        self._computing.pop(learner, None)
-
 
 class ParameterServer:
     """Holds the parameters, the optimizer and the moments of all. Learners call it at the same time, in threads.
@@ -178,12 +174,6 @@ class ParameterServer:
         """Add the moments of a learner's observations or rewards to those of all."""
         with self._changed:
             self._agent.normalization.parts[what].merge(*moments)
-
-    def forget(self, learner: int) -> None:
-        """A learner is lost."""
-        with self._changed:
-            self._lag.forget(learner)
-            self._changed.notify_all()
 
     def _parameters(self) -> Tensor:
         found: Tensor = self._agent.parameters.values.detach().clone()
@@ -351,7 +341,7 @@ class Learners(Sampler):
         plan = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
         super().__init__(out_of_reach, plan, counts)
         template.close()
-        self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
+        self._agent, self._seed = agent, seed
         share = config.num_envs // learners
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         setup = {
@@ -385,29 +375,18 @@ class Learners(Sampler):
         try:
             for learner, answer in self._pool.answers(range(len(self._envs)), patience=SECONDS_BETWEEN_LOOKS):
                 if isinstance(answer, WorkerLostError):
-                    self._replace(learner, answer)
-                    continue
+                    raise DistributedError(
+                        f"{answer}. Nothing that was saved is lost: resume goes on from the last checkpoint, also with "
+                        "distributed='local'"
+                    )
                 self._idle.append(learner)
                 update: dict[str, Any] | None = answer[0]
                 if update is not None:
-                    self._pool.end_row(learner)
                     self.counts.add_parts(*zip(update["counted"], strict=True))
                     return update
         except EnvError as error:
             raise DistributedError(str(error)) from error
         return None
-
-    def _replace(self, learner: int, lost: WorkerLostError) -> None:
-        call(self._server.forget, learner)
-        if not self._restarts:
-            raise DistributedError(
-                f"{lost}. Nothing that was saved is lost: resume goes on from the last checkpoint, also with "
-                "distributed='local'"
-            )
-        envs = self._envs[learner]
-        self._pool.replace(learner, lost, self._env_seed + envs.start)
-        self.counts.env_restarts += envs.stop - envs.start
-        self._idle.append(learner)
 
     def load_from_server(self) -> None:
         """Give this process's agent the server's state."""
@@ -416,7 +395,7 @@ class Learners(Sampler):
         self._agent.version = version
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._env_seed, self._idle = env_seed, []
+        self._idle = []
         call(self._server.load, *self._agent.state())
         for learner, envs in enumerate(self._envs):
             noise = seed_of(self._seed, f"noise of learner {learner} from {env_seed + envs.start}")

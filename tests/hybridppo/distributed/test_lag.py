@@ -34,17 +34,3 @@ def test_whoever_is_how_fast_no_gradient_is_too_old_and_nobody_waits_for_ever(le
     assert max(seen) == (max_lag if learners > 1 else 0)
     assert lags.version == 7 + len(seen)
     assert min(steps.values()) > 0
-
-
-def test_one_that_is_lost_lets_those_that_waited_for_it_go_on() -> None:
-    lags = BoundedLag(1)
-    lags.begin(0)
-    lags.begin(1)
-    assert lags.may_step(1)
-    lags.step(1)
-    lags.begin(1)
-    assert not lags.may_step(1)
-    lags.forget(0)
-    assert lags.may_step(1)
-    assert lags.step(1) == 0
-    lags.forget(0)

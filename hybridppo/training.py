@@ -772,10 +772,7 @@ def _tell_of_resuming(runner: Runner, directory: RunDirectory, problem: str | No
 def _sampler(plan: Plan, strategy: Strategy) -> Sampler:
     settings, config = plan.settings, plan.agent.config
     return strategy.sampler(
-        plan.env,
-        plan.environments,
-        plan.agent,
-        plan.placement,
+        plan,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_episodes=config.episodes_per_rollout,

@@ -227,7 +227,6 @@ class MultiLearnerStrategy(Strategy):
             raise ConfigurationError(
                 "self_play with several learners needs a run directory, in which all find the snapshots: give run_dir"
             )
-        self._seed = settings.seed
         if self.group.size < self.size:
             self._launch(plan)
         self.group.own = plan.interruption
@@ -277,10 +276,9 @@ class MultiLearnerStrategy(Strategy):
             wait_for_ends(self._processes.values(), 0.0)
             raise
 
-    def sampler(
-        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> Sampler:
+    def sampler(self, plan: Plan, **options: Any) -> Sampler:
         """A sampler of this learner's shards."""
+        environments, agent, seed = plan.environments, plan.agent, plan.settings.seed
         assert isinstance(environments, EnvironmentShards)  # from `environments`
         share, workers = options["num_envs"] // self.shards, options["num_workers"]
         # The same actor samples one shard after the other.
@@ -291,8 +289,8 @@ class MultiLearnerStrategy(Strategy):
             for shard, part in zip(self._mine, environments.parts, strict=True):
                 of_shard = {**options, "env_seed": options["env_seed"] + shard * share}
                 if shard:  # the first shard draws as a training in one process does
-                    of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
-                samplers.append(make_sampler(source, part, agent, placement, **of_shard))
+                    of_shard["noise"] = np.random.default_rng(seed_of(seed, f"noise of shard {shard}"))
+                samplers.append(make_sampler(plan.env, part, agent, plan.placement, **of_shard))
                 if_it_fails.callback(samplers[-1].close)
             if_it_fails.pop_all()
         sampler = ShardsSampler(samplers, environments, self._mine.start, self.shards, self.group)

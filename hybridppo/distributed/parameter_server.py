@@ -22,9 +22,9 @@ from hybridppo.agents.agent import Exchange
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.ray_actors import RayWorker, unpacked
 from hybridppo.distributed.ray_workers import RayPool, folders
-from hybridppo.environments.base import Environments, Steering, steering_refused
+from hybridppo.environments.base import Steering, steering_refused
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.packages import source_here, to_send
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
@@ -39,6 +39,7 @@ from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import RolloutPlan, Sampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards
+from hybridppo.settings import Plan
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
@@ -311,48 +312,37 @@ class Learners(Sampler):
     The loop takes them for the sampler: they count steps and episodes once these are learned from.
 
     Args:
-        source: as for `make_environments`.
-        template: one of the environments, for its spaces and autoreset mode; closed.
-        agent: the agent of this process, which gets the server's state.
+        plan: the training. Its environments, which are closed, have the spaces and the autoreset mode of the learners';
+            its agent gets the server's state.
         learners: number of learners.
         max_lag: see `BoundedLag`.
         options: how environments are made and stepped.
-        seed: seed of the run.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: generator of the run; learners have their own.
     """
 
     def __init__(
-        self,
-        source: EnvSource,
-        template: Environments,
-        agent: PPO,
-        *,
-        learners: int,
-        max_lag: int,
-        options: EnvironmentOptions,
-        seed: int,
-        env_seed: int,
+        self, plan: Plan, learners: int, max_lag: int, options: EnvironmentOptions, env_seed: int,
         noise: np.random.Generator,
-    ) -> None:
-        config = agent.config
+    ) -> None:  # fmt: skip
+        self._agent, self._seed = cast(PPO, plan.agent), plan.settings.seed
+        agent, config, template = self._agent, self._agent.config, plan.environments
         out_of_reach = EnvironmentShards([template])  # the environments of learners are
         counts = Counts(out_of_reach, config.num_envs * template.num_agents)
-        plan = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
-        super().__init__(out_of_reach, plan, counts)
+        of_rollouts = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
+        super().__init__(out_of_reach, of_rollouts, counts)
         template.close()
-        self._agent, self._seed = agent, seed
         share = config.num_envs // learners
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         setup = {
-            "source": to_send(source),
+            "source": to_send(plan.env),
             "options": options,
             "config": self._config_of_learners(),
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "observation_space": agent.observation_space,
             "action_space": agent.action_space,
-            "seed": seed,
+            "seed": self._seed,
         }
         self._server = ray.remote(num_cpus=0, max_concurrency=learners + 2)(ParameterServer).remote(
             pack(setup, ALONE), folders(), max_lag

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from hybridppo.agents import PPO
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE
 from hybridppo.auto.auto import Auto
@@ -24,7 +23,6 @@ from hybridppo.errors import ConfigurationError, DistributedError, pip_install, 
 from hybridppo.interfaces import Agent
 from hybridppo.networks.actors import twin_of
 from hybridppo.placements.placement import Placement, SingleDevice
-from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Central, Distributed, Plan, RunOptions, SingleLearnerCoarse, SingleLearnerFine
@@ -133,18 +131,14 @@ class RayStrategy(Strategy):
         return as_copies(source, options, self._what)
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
-        if isinstance(meant, Auto):
-            return meant
-        sampling, learning = meant.sampling_device.type, meant.learning_device.type
-        if isinstance(self.policy, SingleLearnerCoarse) and sampling != "cpu":
+        if (
+            isinstance(self.policy, SingleLearnerCoarse)
+            and isinstance(meant, Placement)
+            and meant.sampling_device.type != "cpu"
+        ):
             raise ConfigurationError(
                 f"distributed={self.policy} samples on CPUs, got {meant}: use a placement that samples on the "
                 "CPU, such as hybrid or overlap"
-            )
-        if isinstance(self.policy, SingleLearnerFine) and sampling != learning:
-            raise ConfigurationError(
-                f"distributed={self.policy} acts and learns in one place, got {meant}: use one device, or "
-                f"distributed='environments:{self._count}'"
             )
         return meant
 
@@ -160,22 +154,19 @@ class RayStrategy(Strategy):
         with contextlib.closing(template):
             return RayEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
 
-    def sampler(
-        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> Sampler:
+    def sampler(self, plan: Plan, **options: Any) -> Sampler:
         """A sampler whose workers are Ray's, or one in this process that acts in their environments."""
         if not isinstance(self.policy, SingleLearnerCoarse):
-            return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})
+            return super().sampler(plan, **{**options, "num_workers": 0})
         from hybridppo.distributed.ray_workers import RaySamplers  # loads Ray
 
-        if twin_of(agent.actor) is None:
+        if twin_of(plan.agent.actor) is None:
             raise ConfigurationError(
                 "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
                 f"impala convolutions: choose such a network, or distributed='environments:{self._count}', whose "
                 "actor is here"
             )
-        options |= {"num_workers": self._count, "transport": RaySamplers}
-        return make_sampler(source, environments, agent, placement, **options)
+        return super().sampler(plan, **{**options, "num_workers": self._count, "transport": RaySamplers})
 
 
 class CentralStrategy(RayStrategy):
@@ -212,20 +203,13 @@ class CentralStrategy(RayStrategy):
     def begin(self, plan: Plan) -> Plan:
         """The same plan: the sampler starts the learners."""
         require_shareable(plan.agent)
-        self._seed = plan.settings.seed
         return plan
 
-    def sampler(
-        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> Sampler:
+    def sampler(self, plan: Plan, **options: Any) -> Sampler:
         """The learners, in the place of a sampler."""
         from hybridppo.distributed.parameter_server import Learners  # loads Ray
 
-        assert isinstance(agent, PPO)  # `check` has refused others
-        own = {name: options[name] for name in ("options", "env_seed", "noise")}
-        return Learners(
-            source, environments, agent, learners=self._count, max_lag=self.policy.lag, seed=self._seed, **own
-        )
+        return Learners(plan, self._count, self.policy.lag, options["options"], options["env_seed"], options["noise"])
 
     def runner(self, agent: Agent, sampler: Sampler, placement: Placement, **options: Any) -> Runner:
         """A loop whose iterations are updates of the learners."""

@@ -95,11 +95,9 @@ class Strategy:
         """Start the other learners, which take over the state of the first."""
         return plan
 
-    def sampler(
-        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-    ) -> Sampler:
+    def sampler(self, plan: Plan, **options: Any) -> Sampler:
         """As `make_sampler`."""
-        return make_sampler(source, environments, agent, placement, **options)
+        return make_sampler(plan.env, plan.environments, plan.agent, plan.placement, **options)
 
     def runner(self, agent: Agent, sampler: Sampler, placement: Placement, **options: Any) -> Runner:
         """As `Runner`."""

@@ -22,7 +22,7 @@ from stop_after import interrupt_at
 from toy_agents import ScriptedAgents
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, SingleLearnerFine
+from hybridppo import EnvError, Environments, Mirrored, SingleLearnerFine
 
 pytest.importorskip("ray")
 
@@ -143,10 +143,3 @@ def test_another_takes_the_place_of_a_worker_that_is_lost_where_that_is_asked_fo
     assert result.metrics["env_restarts"] in (2, 3)  # the environments of one worker
     gained = [b["env_steps"] - a["env_steps"] for a, b in pairwise(seen)]
     assert min(gained) < 5 * 16 == max(gained)  # rows of episodes that were dropped are no steps
-
-
-def test_actor_and_learner_of_fine_are_in_one_place() -> None:
-    apart = Mirrored("cpu", "cpu")
-    apart.learning_device = torch.device("cuda")
-    with pytest.raises(ConfigurationError, match=r"acts and learns in one place.*environments:2"):
-        train(distributed="fine:2", placement=apart)

@@ -276,7 +276,7 @@ def test_a_judged_checkpoint_is_whole_and_an_altered_judgement_is_seen(tmp_path:
     checkpoints.save(tmp_path / "000000000002", {"a": torch.ones(2)}, {"b": 1}, score=9.0)
     assert checkpoints.load_best(tmp_path)[0] == folder  # an evaluation counts more than a return of training
     text = (folder / "state.json").read_text()
-    (folder / "state.json").write_text(text.replace('"return_mean": 2.0', '"return_mean": 3.0'))
+    (folder / "state.json").write_text(text.replace('"evaluation": 2.0', '"evaluation": 3.0'))
     with pytest.raises(hybridppo.CheckpointError, match="truncated or altered"):
         checkpoints.load(folder)
 

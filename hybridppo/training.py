@@ -397,8 +397,7 @@ def train(
     environment = for_critics(environment, critics_see(asked, policy_of))
     has_own_networks = networks is not None or isinstance(agent, AnyAgent)
     if compiled:
-        has_own_parts = has_own_networks or loss is not None
-        asked, environment = compiled_options(env, asked, environment, has_own_parts=has_own_parts)
+        asked, environment = compiled_options(env, asked, environment)
     elif isinstance(asked, PoliciesConfig):
         environment = compiled_if_possible(env, environment)
     where, saves = resolve_placement(placement), run_dir is not None
@@ -950,49 +949,27 @@ def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
 
 
 def compiled_options(
-    env: EnvSource, config: AnyConfig, options: EnvironmentOptions, *, has_own_parts: bool = False
+    env: EnvSource, config: AnyConfig, options: EnvironmentOptions
 ) -> tuple[AnyConfig, EnvironmentOptions]:
-    """The settings of an agent and of environments, with everything compiled that has a compiled form.
+    """The settings of an agent and of environments for `compiled=True`.
 
     Args:
         env: the environment to train in.
-        config: the agent's settings. With several policies, the updates of all are compiled, or of none.
+        config: the agent's settings.
         options: how environments are made. An explicit `vectorization` stays as it is.
-        has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
 
     Raises:
-        ConfigurationError: if Numba is not installed, or neither environments nor updates can be compiled.
+        ConfigurationError: if Numba is not installed.
     """
     if not has_numba():
         raise ConfigurationError(
             f"compiled=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
         )
-    options, why_no_environments = compiled_environments(env, options)
-    each = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
-    why_no_updates = next(filter(None, (_why_no_updates(one, has_own_parts) for one in each)), None)
-    left_out = {"environments": why_no_environments, "updates": why_no_updates}
-    if why_no_environments and why_no_updates:
-        raise ConfigurationError(
-            f"compiled=True: neither {' nor '.join(left_out)} can be compiled, so leave it out: {why_no_environments}; "
-            f"{why_no_updates}"
-        )
-    for what, why in left_out.items():
-        if why:
-            logger.info("compiled=True: %s are not compiled: %s", what, why)
-    return config if why_no_updates else replaced(config, compiled_updates=True), options
-
-
-def _why_no_updates(config: Any, has_own_parts: bool) -> str | None:
-    """Why updates with these settings cannot be compiled; None if the settings allow it."""
-    if has_own_parts:
-        return "a loss, networks or an agent of one's own are not compiled"
-    if not isinstance(config, PPOConfig):
-        return "only PPO has compiled updates"
-    if not config.fast_updates:
-        return "fast_updates=False asks for autograd"
-    if config.recurrent is not None:
-        return f"recurrent={config.recurrent!r} learns by autograd"
-    return None
+    options, why_not = compiled_environments(env, options)
+    if why_not:
+        logger.info("compiled=True: environments are not compiled: %s", why_not)
+    has_updates = isinstance(config, PPOConfig | PoliciesConfig)
+    return replaced(config, compiled_updates=True) if has_updates else config, options
 
 
 def with_agents(config: AnyConfig, agents: Sequence[str], policy_of: PolicyOf | None) -> AnyConfig:

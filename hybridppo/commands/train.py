@@ -13,16 +13,16 @@ import tyro
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, name_of
-from hybridppo.auto.auto import Auto, PlacementName, PlacementOptions, options_of
+from hybridppo.auto.auto import PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
-from hybridppo.placements.placement import Placement, require_devices
+from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError
-from hybridppo.settings import GROUPS, RunOptions, Settings, changeable_names, fields_of, helps, made
+from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training import TrainResult, resume, train
@@ -193,14 +193,17 @@ def _value_among(arguments: Sequence[str], flag: str) -> str | None:
 
 
 def _changes() -> type[Any]:
-    """The options that `resume` may change; None keeps the run's own."""
-    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
-    options = fields_of(*GROUPS)
+    """The options that `resume` may change, and those of a placement; None keeps the run's own."""
+    groups = (*GROUPS, PlacementOptions)
+    sentences = {name: text for group in groups for name, text in helps(group).items()}
     flags = []
-    for name in changeable_names():
-        kind: Any = options[name].type
-        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} None keeps the run's own.")
-        flags.append((name, Annotated[kind | None, flag], field(default=None)))
+    for name, option in fields_of(*groups).items():
+        is_of_placement = name in fields_of(PlacementOptions)
+        if is_of_placement or option.metadata.get("changeable"):
+            kind: Any = option.type
+            more = "Needs --placement." if is_of_placement and name != "placement" else "None keeps the run's own."
+            flag = tyro.conf.arg(help=f"{sentences.get(name, '')} {more}")
+            flags.append((name, Annotated[kind | None, flag], field(default=None)))
     return make_dataclass("Changes", flags, frozen=True)
 
 
@@ -214,36 +217,21 @@ class Resume(Command):
     run_dir: RunDir
     """The run's folder."""
     changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
-    placement: PlacementName | None = None
-    """A placement in place of the run's own."""
-    sampling_device: str | None = None
-    """Where migrate, hybrid and overlap sample; None for cpu. Needs --placement."""
-    learning_device: str | None = None
-    """Where migrate, hybrid and overlap learn; None for cuda. Needs --placement."""
-    max_lag: int | None = None
-    """How many updates old the parameters that sample may be, under overlap or hybrid; for auto, the largest value that
-    it may choose. Needs --placement."""
     progress: bool = True
     """Show a progress bar."""
 
     def run(self) -> int:
         """Resume, and print the result."""
-        result = resume(
-            self.run_dir,
-            placement=self._placement(),
-            progress=self.progress,
-            on_interrupt="return",
-            **asdict(self.changes),
-        )
-        return report(result)
-
-    def _placement(self) -> Placement | Auto | None:
-        if self.placement is None:
-            require_devices(None, sampling_device=self.sampling_device, learning_device=self.learning_device)
-            if self.max_lag is not None:
-                raise ConfigurationError(f"max_lag={self.max_lag} needs a placement that takes it: give --placement")
-            return None
-        return PlacementOptions(self.placement, self.sampling_device, self.learning_device, self.max_lag).resolve()
+        changes = asdict(self.changes)
+        asked = {name: changes.pop(name) for name in fields_of(PlacementOptions)}
+        placement = None if asked["placement"] is None else PlacementOptions(**asked).resolve()
+        if placement is None:
+            lag = asked.pop("max_lag")
+            require_devices(**asked)
+            if lag is not None:
+                raise ConfigurationError(f"max_lag={lag} needs a placement that takes it: give --placement")
+        further: dict[str, Any] = {"placement": placement, "progress": self.progress, "on_interrupt": "return"}
+        return report(resume(self.run_dir, **further, **changes))
 
 
 def report(result: TrainResult) -> int:

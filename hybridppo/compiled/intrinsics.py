@@ -24,69 +24,49 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
         context: Any, left: Any, i: Any, right: Any, j: Any, out: Any, k: Any, end: Any, start: Any, stride: Any
     ) -> Any:
         def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            left_type, _, right_type, _, out_type, _, _, start_type, _ = signature.args
-            left, i, right, j, out, first_inner, end, start, stride = arguments
-            number = i.type
-            vector = ir.VectorType(ir.FloatType(), lanes)
-            nothing = ir.Constant(vector, ir.Undefined)
-            fused = ("contract",)
+            left, i, right, j, out, first, end, start, stride = arguments
+            kinds, number, vector = signature.args, i.type, ir.VectorType(ir.FloatType(), lanes)
+            nothing, fused = ir.Constant(vector, ir.Undefined), ("contract",)
 
-            def array(kind: Any, value: Any) -> tuple[Any, list[Any]]:
-                """The memory of an array, and its strides in numbers."""
-                if kind.layout not in ("C", "F"):
-                    raise TypeError(f"tiles are of arrays that lie in one piece, not of {kind}")
+            def array(kind: Any, value: Any) -> Callable[[Any, Any], Any]:
+                """A function that gives the address of a number of a matrix."""
                 made = target.make_array(kind)(target, builder, value)
-                one = ir.Constant(number, 1)
-                strides = [
-                    builder.sdiv(each, ir.Constant(number, 4)) for each in cgutils.unpack_tuple(builder, made.strides)
-                ]
-                return made.data, [strides[0], one] if kind.layout == "C" else [one, strides[1]]
+                shape, strides = (cgutils.unpack_tuple(builder, each) for each in (made.shape, made.strides))
+                return lambda row, column: cgutils.get_item_pointer2(
+                    target, builder, made.data, shape, strides, kind.layout, [row, column]
+                )
 
-            def at(memory: Any, *terms: Any) -> Any:
-                offset = terms[0]
-                for term in terms[1:]:
-                    offset = builder.add(offset, term)
-                return builder.gep(memory, [offset])
+            def vector_at(place: Any, v: int) -> Any:
+                return builder.bitcast(builder.gep(place, [ir.Constant(number, v * lanes)]), vector.as_pointer())
 
-            def nth(first: Any, n: int) -> Any:
-                return builder.add(first, ir.Constant(number, n))
+            def loaded(place: Any, v: int) -> Any:
+                found = builder.load(vector_at(place, v))
+                found.align = 4
+                return found
 
-            def vector_at(memory: Any, offset: int) -> Any:
-                return builder.bitcast(builder.gep(memory, [ir.Constant(number, offset)]), vector.as_pointer())
-
-            left_data, (left_row, left_column) = array(left_type, left)
-            right_data, (right_row, _) = array(right_type, right)
-            out_data, (out_row, _) = array(out_type, out)
-            start_data, _ = array(start_type, start)
-            sums = []
-            for row in range(rows):
-                memory = at(start_data, builder.mul(nth(i, row), stride), j)
-                for v in range(vectors):
-                    first = builder.load(vector_at(memory, v * lanes))
-                    first.align = 4
-                    sums.append(cgutils.alloca_once_value(builder, first))
-                    builder.store(first, sums[-1])
-            with cgutils.for_range(builder, builder.sub(end, first_inner), intp=number) as loop:
-                k = builder.add(loop.index, first_inner)
-                memory = at(right_data, builder.mul(k, right_row), j)
-                rights = []
-                for v in range(vectors):
-                    rights.append(builder.load(vector_at(memory, v * lanes)))
-                    rights[-1].align = 4
+            in_left, in_right, in_out = array(kinds[0], left), array(kinds[2], right), array(kinds[4], out)
+            start_data = target.make_array(kinds[7])(target, builder, start).data
+            places = [(row, v) for row in range(rows) for v in range(vectors)]
+            numbers = [builder.add(i, ir.Constant(number, row)) for row in range(rows)]
+            sums = {}
+            for row, v in places:
+                place = builder.gep(start_data, [builder.add(builder.mul(numbers[row], stride), j)])
+                sums[row, v] = cgutils.alloca_once_value(builder, loaded(place, v))
+            with cgutils.for_range(builder, builder.sub(end, first), intp=number) as loop:
+                k = builder.add(loop.index, first)
+                rights = [loaded(in_right(k, j), v) for v in range(vectors)]
                 for row in range(rows):
-                    memory = at(left_data, builder.mul(nth(i, row), left_row), builder.mul(k, left_column))
-                    factor = builder.insert_element(nothing, builder.load(memory), ir.Constant(ir.IntType(32), 0))
+                    value = builder.load(in_left(numbers[row], k))
+                    factor = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
                     same = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
                     factor = builder.shuffle_vector(factor, nothing, same)
                     for v in range(vectors):
-                        total = sums[row * vectors + v]
                         product = builder.fmul(factor, rights[v], flags=fused)
-                        builder.store(builder.fadd(product, builder.load(total), flags=fused), total)
-            for row in range(rows):
-                memory = at(out_data, builder.mul(nth(i, row), out_row), j)
-                for v in range(vectors):
-                    stored = builder.store(builder.load(sums[row * vectors + v]), vector_at(memory, v * lanes))
-                    stored.align = 4
+                        total = builder.fadd(product, builder.load(sums[row, v]), flags=fused)
+                        builder.store(total, sums[row, v])
+            for row, v in places:
+                stored = builder.store(builder.load(sums[row, v]), vector_at(in_out(numbers[row], j), v))
+                stored.align = 4
             return target.get_dummy_value()
 
         return types.void(left, i, right, j, out, k, end, start, stride), generate

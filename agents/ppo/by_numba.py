@@ -225,16 +225,13 @@ class CompiledBackend(Backend):
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; writes the settings."""
-        config, optimizer, settings = self._agent.current, self._agent.optimizer, self._settings
-        slots = optimizer.state[self._agent.parameters.values]
-        step = array_of(slots["step"])
-        settings[loops.CLIP_RANGE] = clip_range
-        settings[loops.CLIP_RANGE_VF] = -1.0 if config.clip_range_vf is None else config.clip_range_vf
-        settings[loops.ENTROPY_COEF], settings[loops.VALUE_COEF] = config.entropy_coef, config.value_coef
-        settings[loops.MAX_GRAD_NORM], settings[loops.STEP] = config.max_grad_norm, step
-        settings[loops.ACTOR_RATE] = optimizer.learning_rates["actor"]
-        settings[loops.CRITIC_RATE] = optimizer.learning_rates["critic"]
-        (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
+        config, optimizer = self._agent.current, self._agent.optimizer
+        slots, rates = optimizer.state[self._agent.parameters.values], optimizer.learning_rates
+        step, clip_range_vf = array_of(slots["step"]), -1.0 if config.clip_range_vf is None else config.clip_range_vf
+        self._settings[:] = (
+            *(clip_range, clip_range_vf, config.entropy_coef, config.value_coef, config.max_grad_norm),
+            *(rates["actor"], rates["critic"], *optimizer.betas, optimizer.eps, step),
+        )
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
         return (self._flat, self._flat_gradient, *moments), step
 

@@ -8,17 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import (
-    adam,
-    backward,
-    forward,
-    give_way,
-    number_told,
-    pack,
-    tell_number,
-    up_to_whole,
-    write_gradient,
-)
+from hybridppo.compiled import perceptrons
 from hybridppo.networks.numpy_mlp import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -90,7 +80,7 @@ def take_steps(
             scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
         for network in range(own, end):
             part = slice(bounds[network], bounds[network + 1])
-            adam(
+            perceptrons.adam(
                 values[part], gradient[part], exp_avg[part], exp_avg_sq[part], scale, settings[ACTOR_RATE + network],
                 settings[BETA_1], settings[BETA_2], settings[EPS], settings[STEP],
             )  # fmt: skip
@@ -98,14 +88,14 @@ def take_steps(
 
 def meet(signals: Any, mine: int, count: int) -> bool:
     """Wait until the other of two threads is here for the `count`th time, too; False if it failed."""
-    tell_number(signals, LINE * mine, count)
+    perceptrons.tell_number(signals, LINE * mine, count)
     looks = 0
-    while number_told(signals, LINE * (1 - mine)) < count:
-        if number_told(signals, GONE) != 0:
+    while perceptrons.number_told(signals, LINE * (1 - mine)) < count:
+        if perceptrons.number_told(signals, GONE) != 0:
             return False
         looks += 1
         if looks % LOOKS == 0:
-            give_way()
+            perceptrons.give_way()
     return True
 
 
@@ -133,12 +123,12 @@ def fill_gradient(
         weights[:] = np.float32(0.0)
         bias_gradients[:] = np.float32(0.0)
         of_network = sizes[network]
-        pack(values, of_network, offsets[network], up, down, biases)
+        perceptrons.pack(values, of_network, offsets[network], up, down, biases)
         for first in range(start, stop, block):
             some = slice(first, min(first + block, stop))
             rows = observations[some]
-            gather(rows, blocks[0], up_to_whole(of_network[0]))
-            forward(of_network, up, biases, blocks, len(rows), is_tanh)
+            gather(rows, blocks[0], perceptrons.up_to_whole(of_network[0]))
+            perceptrons.forward(of_network, up, biases, blocks, len(rows), is_tanh)
             if network == ACTOR:
                 mask(rows, outputs, mask_size)
                 policy_loss(
@@ -147,8 +137,8 @@ def fill_gradient(
                 )  # fmt: skip
             else:
                 value_loss(outputs, d_outputs, old_values[some], returns[some], size, settings, sums)
-            backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(rows), is_tanh)
-        write_gradient(gradient, of_network, offsets[network], weights, bias_gradients)
+            perceptrons.backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(rows), is_tanh)
+        perceptrons.write_gradient(gradient, of_network, offsets[network], weights, bias_gradients)
         if network == ACTOR:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
@@ -199,7 +189,7 @@ def policy_loss(
         d_log_prob = surrogate(log_prob - log_probs[r], advantages[r], low, high, share, sums)
         through_choices(outputs, d_outputs, r, actions, choices, d_log_prob, d_entropy)
         through_numbers(outputs, d_outputs, d_free, r, num_logits, precisions, d_log_prob, d_entropy)
-        for k in range(num_outputs, up_to_whole(num_outputs)):
+        for k in range(num_outputs, perceptrons.up_to_whole(num_outputs)):
             d_outputs[r, k] = np.float32(0.0)
 
 
@@ -305,7 +295,7 @@ def value_loss(
             squared = max(squared, clipped_squared)
         sums[VALUE_LOSS] += 0.5 * squared
         d_outputs[r, 0] = share * d_value
-        for k in range(1, up_to_whole(1)):
+        for k in range(1, perceptrons.up_to_whole(1)):
             d_outputs[r, k] = np.float32(0.0)
 
 
@@ -323,10 +313,10 @@ def critic_values(values: Any, observations: Any, form: Any, scratch: Any, out: 
     blocks, squares, vectors = scratch
     num_layers, block = len(sizes) - 1, blocks.shape[1]
     up, biases = squares[:num_layers], vectors[:num_layers]
-    pack(values, sizes, offsets, up, squares[num_layers:], biases)
+    perceptrons.pack(values, sizes, offsets, up, squares[num_layers:], biases)
     for first in range(0, len(observations), block):
         rows = observations[first : first + block]
-        gather(rows, blocks[0], up_to_whole(sizes[0]))
-        forward(sizes, up, biases, blocks, len(rows), is_tanh)
+        gather(rows, blocks[0], perceptrons.up_to_whole(sizes[0]))
+        perceptrons.forward(sizes, up, biases, blocks, len(rows), is_tanh)
         for r in range(len(rows)):
             out[first + r] = blocks[num_layers, r, 0]

@@ -46,21 +46,16 @@ def build(definition: Definition) -> SimpleNamespace:
     Raises:
         EnvError: if Numba is missing, or cannot compile it: with the line, the reason and the remedy.
     """
-    require_numba()
-    sources = module_text(definition)
-    rehearse(definition)
-    explain = partial(explained, definition.name, sources.lines)
-    module = load(definition.name, sources.text, [loop.__name__ for loop in LOOPS], explain)
-    return SimpleNamespace(**{loop.__name__: getattr(module, sources.names[loop.__name__]) for loop in LOOPS})
-
-
-def require_numba() -> None:
-    """Raise an error with the remedy if Numba is not installed."""
     if not has_numba():
         raise EnvError(
             f"compiled environments need Numba, which is not installed: {pip_install('compiled')} "
             "(vectorization='sync' steps an environment without it)"
         )
+    sources = module_text(definition)
+    rehearse(definition)
+    explain = partial(explained, definition.name, sources.lines)
+    module = load(definition.name, sources.text, [loop.__name__ for loop in LOOPS], explain)
+    return SimpleNamespace(**{loop.__name__: getattr(module, sources.names[loop.__name__]) for loop in LOOPS})
 
 
 def module_text(definition: Definition) -> Sources:
@@ -92,11 +87,7 @@ def explained(name: str, lines: dict[int, str], path: Path, error: Exception) ->
     """Numba's error, with the line in the user's source."""
     found = re.findall(rf"{re.escape(path.name)}\"?,? (?:line |\()(\d+)", str(error))
     where = next((lines[int(number)] for number in found if int(number) in lines), None)
-    told = [
-        line.strip()
-        for line in str(error).splitlines()
-        if line.strip() and not line.startswith("Failed in nopython mode")
-    ]
+    told = [line for line in map(str.strip, str(error).splitlines()) if line and not line.startswith("Failed in ")]
     reason = "; ".join(told[:2]) if told else type(error).__name__
     return EnvError(
         f"{name} cannot be compiled{f': {where}' if where else ''}: {reason} ({type(error).__name__}). {REMEDY}; every "

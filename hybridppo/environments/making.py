@@ -332,10 +332,8 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
 
 
 def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
-    from hybridppo.compiled.building import require_numba
     from hybridppo.environments.compiled import CompiledEnvironments
 
-    require_numba()
     options.refuse("vectorization='compiled'", "env_kwargs", remedy="leave one of the two out")
     definition = compiled_definition(source, options)
     return CompiledEnvironments(definition, num_envs, first, options.env_threads, _critics_observe(options))

@@ -17,6 +17,7 @@ from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, sha
 from hybridppo.compiled.kernels import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.rollouts.on_device import DeviceRollout
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import accelerator_of
 
 
@@ -74,10 +75,9 @@ class EnvironmentsOnDevice:
             self.written = torch.zeros((num_steps + 1, columns, environments.written.size), device=device)
             source, beside = (torch.from_numpy(array).to(device) for array in (whole.source, whole.beside))
             self._whole = source.flatten(), beside
-        self._states = torch.zeros(environments.states.nbytes, dtype=torch.uint8, device=device)
-        self._randoms = torch.zeros(environments.randoms.shape, dtype=torch.int64, device=device)
-        self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
-        self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
+        self.changed = [torch.zeros_like(torch.from_numpy(array), device=device) for array in self._on_host]
+        """The tensors besides the rollout that a step changes and the next step reads."""
+        self._states, *_, self._present = self.changed
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
         self._noise = torch.zeros((columns, distribution.noise_size), device=device)
         self._num_scales = num_scales = distribution.free_size
@@ -97,11 +97,6 @@ class EnvironmentsOnDevice:
         drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
         self._act_after = *drawn, *map(launcher.array, self._bounds)
 
-    @property
-    def changed(self) -> list[Tensor]:
-        """The tensors besides the rollout that a step changes and the next step reads."""
-        return [self._states, self._randoms, self._lengths, self._present]
-
     def restart(self, seed: int) -> None:
         """Reset every environment, the `i`-th with `seed + i`, before row 0."""
         observations = self.host.reset(seed)
@@ -110,18 +105,17 @@ class EnvironmentsOnDevice:
 
     def put(self) -> None:
         """Copy the state of the host's environments to the device."""
-        host = self.host
-        self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
-        self._randoms.copy_(torch.from_numpy(host.randoms))
-        self._lengths.copy_(torch.from_numpy(host.lengths))
-        self._present.copy_(torch.from_numpy(host.present))
+        for tensor, array in zip(self.changed, self._on_host, strict=True):
+            tensor.copy_(torch.from_numpy(array))
 
     def take(self) -> None:
         """Copy the state to the host's environments, to be saved. This waits for the device."""
-        host = self.host
-        host.states.view(np.uint8)[:] = self._states.cpu().numpy()
-        for array, tensor in zip((host.randoms, host.lengths, host.present), self.changed[1:], strict=True):
+        for tensor, array in zip(self.changed, self._on_host, strict=True):
             array[:] = tensor.cpu().numpy()
+
+    @property
+    def _on_host(self) -> list[Array]:
+        return [self.host.states.view(np.uint8), self.host.randoms, self.host.lengths, self.host.present]
 
     def set_seed(self, low: int, high: int) -> None:
         """Set the seed of the noise of the next rollout, in halves of 32 bits."""

@@ -630,7 +630,8 @@ def test_keys_that_json_would_change_are_refused_when_saved(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 2, "start": 0}, "num_actions": 2}
+TWO = {"type": "Discrete", "n": 2, "start": 0}
+MASKED = {"type": "MaskedObservation", "observation": TWO, "action": TWO}
 
 
 @pytest.mark.parametrize(
@@ -644,9 +645,9 @@ MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 
         ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),
         ({"action_space": {"type": "Discrete", "n": -1, "start": 0}}, "action_space: "),
         ({"action_masks": 1}, "action_masks must be True or False, got 1"),
-        ({"observation_space": {"type": "MaskedObservation", "num_actions": 2}}, "observation_space: KeyError"),
-        ({"observation_space": {**MASKED, "num_actions": -1}}, "observation_space: "),
-        ({"observation_space": {**MASKED, "num_actions": "2"}}, "observation_space: "),
+        ({"observation_space": {"type": "MaskedObservation", "action": TWO}}, "observation_space: KeyError"),
+        ({"observation_space": {**MASKED, "action": {**TWO, "n": -1}}}, "observation_space: "),
+        ({"observation_space": {**MASKED, "action": {**TWO, "n": "2"}}}, "observation_space: "),
         ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a number of at least 0, got nan"),
         ({"checkpoint_seconds": 10**400}, "checkpoint_seconds must be a number of at least 0, got 1000"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from typing_extensions import Self
 
 from hybridppo.distributions.base import Backward, Distribution, as_dtype, namespace_of, zeros
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.rows import slices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,9 +65,9 @@ class JointDistribution(Distribution):
         self.action_dtype = widest_dtype(leaves)
         sizes = [leaf.output_size - leaf.free_size for leaf in leaves]
         order = sorted(range(len(leaves)), key=lambda i: leaves[i].mask_size == 0)
-        outputs = dict(zip(order, _slices([sizes[i] for i in order]), strict=True))
-        free = _slices([leaf.free_size for leaf in leaves], first=sum(sizes))
-        noise, actions = _slices([leaf.noise_size for leaf in leaves]), _slices(widths)
+        outputs = dict(zip(order, slices([sizes[i] for i in order]), strict=True))
+        free = slices([leaf.free_size for leaf in leaves], first=sum(sizes))
+        noise, actions = slices([leaf.noise_size for leaf in leaves]), slices(widths)
         self.factors = [Factor(leaf, outputs[i], free[i], noise[i], actions[i]) for i, leaf in enumerate(leaves)]
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -161,9 +161,3 @@ def widest_dtype(distributions: Sequence[Distribution]) -> Any:
     """The type of a row with the actions of several distributions."""
     are_choices = all(np.issubdtype(each.action_dtype, np.integer) for each in distributions)
     return np.int64 if are_choices else np.float32
-
-
-def _slices(sizes: Sequence[int], first: int = 0) -> list[slice]:
-    """Neighbouring slices of these sizes."""
-    ends = list(accumulate(sizes, initial=first))
-    return [slice(start, end) for start, end in pairwise(ends)]

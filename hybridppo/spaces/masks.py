@@ -17,15 +17,13 @@ from hybridppo.spaces.rows import HoldsRows
 
 def which_have_masks(actions: Sequence[gym.Space[Any]]) -> list[bool]:
     """For each agent's action space, whether it has choices, which a mask can forbid; all are true if none has."""
-    found = [_has_choices(space) for space in actions]
+    found = []
+    for action in actions:
+        try:
+            found.append(bool(kind_of(action).mask_parts))
+        except UnsupportedSpaceError:  # refused with all other actions
+            found.append(True)
     return found if any(found) else [True] * len(found)
-
-
-def _has_choices(action: gym.Space[Any]) -> bool:
-    try:
-        return bool(kind_of(action).mask_parts)
-    except UnsupportedSpaceError:  # refused with all other actions
-        return True
 
 
 class MaskedObservation(gym.spaces.Box, HoldsRows):

@@ -14,7 +14,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, unsupported
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
-from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
+from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
 
 REMEDY = (
     "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those "
@@ -39,15 +39,18 @@ class ObservationEncoder:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
-        rows = space if isinstance(space, HoldsRows) else None
         self.parts: list[tuple[Kind[Any], slice]] = []
         """The parts of a row and their slices: of the numbers, or of the bytes for images."""
         try:
             self._kind = kind_of(space)
-            self.layout = rows.layout if rows is not None else self._layout_of(self._kind)
-            """The layout of a row."""
+            rows = space if isinstance(space, HoldsRows) else self._laid_out()
         except UnsupportedSpaceError as error:
             raise unsupported("observation", space, error, REMEDY) from None
+        self.layout = rows.layout
+        """The layout of a row."""
+        self.names, self.bounds, self.measured = rows.names, rows.bounds, rows.measured
+        """For each number of a row: its place in an observation, the lower and upper bounds, and whether it is a
+        quantity; choices and masks are not."""
         self.image = self.layout.images[0] if self.layout.is_one_image else None
         """The layout of the image, if an observation is a single image; else None."""
         self.frames = space.frames if isinstance(space, StackedFrames) else None
@@ -63,10 +66,6 @@ class ObservationEncoder:
             self._known = dict(zip(numbers, np.eye(int(space.n), dtype=np.float32), strict=True))
         self._is_leaf = self.is_array or self._kind.leaves[0] is self._kind
         self._takes_as_it_is = self.is_array and self.shape == space.shape
-        of_numbers = self._numbers() if rows is None else (rows.names, rows.bounds, rows.measured)
-        self.names, self.bounds, self.measured = of_numbers
-        """For each number of a row: its place in an observation, the lower and upper bounds, and whether it is a
-        quantity; choices and masks are not."""
 
     def seeing(self, keys: Sequence[str]) -> "ObservationEncoder":
         """A copy that takes the parts with these keys from a `Dict` or `Tuple`; the others are zeros in its rows."""
@@ -81,44 +80,34 @@ class ObservationEncoder:
         """For a `Dict` or `Tuple`, the slices of each part by key, in the order of a row; else empty."""
         inner = getattr(self.space, "observation", None)  # if the space has a mask
         kind = self._kind if inner is None else kind_of(inner)
-        found: dict[str, RowPart] = {}
-        number = image = 0
-        for key, part in kind.by_key.items():
-            numbers = sum(leaf.size for leaf in part.leaves if leaf.image is None)
-            images = sum(leaf.image is not None for leaf in part.leaves)
-            found[key] = RowPart(slice(number, number + numbers), slice(image, image + images))
-            number, image = number + numbers, image + images
-        return found
+        parts = kind.by_key.values()
+        numbers = slices(sum(leaf.size for leaf in part.leaves if leaf.image is None) for part in parts)
+        images = slices(sum(leaf.image is not None for leaf in part.leaves) for part in parts)
+        return dict(zip(kind.by_key, map(RowPart, numbers, images), strict=True))
 
-    def _numbers(self) -> tuple[list[str], tuple[Array, Array], Array]:
-        """The names, bounds and kinds of the numbers of a row."""
-        names: list[str] = []
-        nothing = np.zeros(0, np.float32)
-        low, high, measured = [nothing], [nothing], [np.zeros(0, np.bool_)]
-        for leaf in (leaf for leaf, _ in self.parts if leaf.image is None):
-            shape = leaf.space.shape if leaf.space.shape and math.prod(leaf.space.shape) == leaf.size else (leaf.size,)
-            names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
-            of_leaf = leaf.bounds()
-            low.append(of_leaf[0])
-            high.append(of_leaf[1])
-            measured.append(np.full(leaf.size, leaf.is_measured))
-        return names, (np.concatenate(low), np.concatenate(high)), np.concatenate(measured)
-
-    def _layout_of(self, kind: Kind[Any]) -> RowLayout:
-        images = tuple(leaf.image for leaf in kind.leaves if leaf.image is not None)
-        layout = RowLayout(sum(leaf.size for leaf in kind.leaves if leaf.image is None), images, kind.image is not None)
-        slices = iter(layout.image_slices)
-        end = 0
-        for leaf in kind.leaves:
+    def _laid_out(self) -> HoldsRows:
+        """Find the `parts` of a row, and describe its numbers."""
+        leaves, rows, nothing = self._kind.leaves, HoldsRows(), np.zeros(0, np.float32)
+        for leaf in leaves:
             if leaf.size > MOST_NUMBERS:
                 reason = (
                     f"networks would see {leaf.size:,} numbers of it, and may see {MOST_NUMBERS:,}: give a large "
                     "choice as its digits, in a MultiDiscrete, or as numbers, in a Box"
                 )
                 raise UnsupportedSpaceError(leaf.space, leaf.path, reason)
-            self.parts.append((leaf, slice(end, end + leaf.size) if leaf.image is None else next(slices)))
-            end += leaf.size if leaf.image is None else 0
-        return layout
+        numbers = [leaf for leaf in leaves if leaf.image is None]
+        sizes, images = [leaf.size for leaf in numbers], tuple(leaf.image for leaf in leaves if leaf.image is not None)
+        rows.layout = RowLayout(sum(sizes), images, self._kind.image is not None)
+        of_numbers, of_images = iter(slices(sizes)), iter(rows.layout.image_slices)
+        self.parts = [(leaf, next(of_numbers if leaf.image is None else of_images)) for leaf in leaves]
+        rows.names = []
+        for leaf in numbers:
+            shape = leaf.space.shape if leaf.space.shape and math.prod(leaf.space.shape) == leaf.size else (leaf.size,)
+            rows.names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
+        low, high = ([bounds[end] for bounds in (leaf.bounds() for leaf in numbers)] for end in (0, 1))
+        rows.bounds = np.concatenate([nothing, *low]), np.concatenate([nothing, *high])
+        rows.measured = np.repeat(np.array([leaf.is_measured for leaf in numbers], np.bool_), sizes)
+        return rows
 
     def __call__(self, observations: Any) -> Array:
         """Encode a batch in gymnasium's vector form, `[N, *space]` or a container of such, as rows `[N, *shape]`.

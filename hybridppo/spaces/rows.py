@@ -5,7 +5,7 @@ The file also has the convolutions for an image. Workers use it without torch.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -44,6 +44,12 @@ FOR_LARGE = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)
 """Mnih et al., "Human-level control through deep reinforcement learning", 2015, "Methods", "Model architecture"."""
 FOR_SMALL = (Convolution(16, 3, 1),)
 """Young and Tian, "MinAtar: An Atari-inspired testbed", 2019, section 3."""
+
+
+def slices(sizes: Iterable[int], first: int = 0) -> list[slice]:
+    """Neighbouring slices of these sizes."""
+    ends = itertools.accumulate(sizes, initial=first)
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,7 @@ class RowLayout:
     @property
     def image_slices(self) -> list[slice]:
         """The slice of each image, in bytes."""
-        ends = np.cumsum([self.end_of_numbers, *(image.num_bytes for image in self.images)]).tolist()
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        return slices((image.num_bytes for image in self.images), self.end_of_numbers)
 
     def numbers(self, rows: Any) -> Any:
         """The numbers of rows `[..., *shape]`, float32 `[..., num_numbers]`; a view, but of tensors of bytes a copy.

@@ -91,17 +91,6 @@ def _discrete(json: Json) -> gym.Space[Any]:
     return gym.spaces.Discrete(json["n"], start=json["start"], **own)
 
 
-def _of_masked(space: MaskedObservation) -> Json:
-    is_discrete = isinstance(space.action, gym.spaces.Discrete)  # only its number of actions matters
-    action = {"num_actions": space.num_actions} if is_discrete else {"action": space_to_json(space.action)}
-    return {"observation": space_to_json(space.observation), **action}
-
-
-def _masked(json: Json) -> MaskedObservation:
-    action = space_from_json(json["action"]) if "action" in json else json["num_actions"]
-    return MaskedObservation(space_from_json(json["observation"]), action)
-
-
 def _parts(items: Iterable[tuple[Any, gym.Space[Any]]]) -> Json:
     return {"spaces": [[_key_to_json(key), space_to_json(part)] for key, part in items]}
 
@@ -123,7 +112,11 @@ def _key(json: Any) -> Any:
 
 
 FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space[Any]]]] = {
-    "MaskedObservation": (MaskedObservation, _of_masked, _masked),
+    "MaskedObservation": (
+        MaskedObservation,
+        lambda space: {"observation": space_to_json(space.observation), "action": space_to_json(space.action)},
+        lambda json: MaskedObservation(space_from_json(json["observation"]), space_from_json(json["action"])),
+    ),
     "SpacesOfAgents": (
         SpacesOfAgents,
         lambda space: _parts(space.spaces.items()),
@@ -131,8 +124,8 @@ FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space
     ),
     "StackedFrames": (
         StackedFrames,
-        lambda space: {"frame": {"type": "Box", **_of_box(space.frame)}, "num_frames": space.num_frames},
-        lambda json: StackedFrames(_box(json["frame"]), int(json["num_frames"])),
+        lambda space: {"frame": space_to_json(space.frame), "num_frames": space.num_frames},
+        lambda json: StackedFrames(space_from_json(json["frame"]), int(json["num_frames"])),
     ),
     "Box": (gym.spaces.Box, _of_box, _box),
     "Discrete": (gym.spaces.Discrete, _of_discrete, _discrete),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.placement import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
+    from hybridppo.running import TrainResult as TrainResult
     from hybridppo.self_play import round_robin as round_robin
     from hybridppo.settings import Central as Central
     from hybridppo.settings import Environments as Environments
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from hybridppo.tools.plot import plot_runs as plot_runs
     from hybridppo.tools.report import write_report as write_report
     from hybridppo.tools.tune import tune as tune
-    from hybridppo.training import TrainResult as TrainResult
     from hybridppo.training import resume as resume
     from hybridppo.training import train as train
 

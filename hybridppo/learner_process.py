@@ -18,11 +18,11 @@ from hybridppo.environments.packages import import_modules, source_here
 from hybridppo.placements.placement import Placement, placement_from_settings
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
+from hybridppo.running import run_to_the_end
 from hybridppo.self_play import with_self_play
 from hybridppo.settings import Plan, Settings
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Interruption
-from hybridppo.training import run_to_the_end
 
 
 def main() -> None:

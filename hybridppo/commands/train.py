@@ -22,10 +22,11 @@ from hybridppo.errors import command as command_line
 from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError
+from hybridppo.running import TrainResult
 from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
-from hybridppo.training import TrainResult, resume, train
+from hybridppo.training import resume, train
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 

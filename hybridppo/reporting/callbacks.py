@@ -172,11 +172,14 @@ class OnIteration(Callback):
 
     def __init__(self, function: Callable[[Metrics], object], *, may_fail: bool = False) -> None:
         self._function = function
-        self._outage = ThrottledWarning(f"the logger {shown_name(function)}")
-        self._tolerated: Any = Exception if may_fail else ()  # services and other libraries may raise any error
+        self._outage = ThrottledWarning(f"the logger {shown_name(function)}") if may_fail else None
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        with self._outage.tolerating(self._tolerated, "training goes on with the files in the run directory"):
+        if self._outage is None:
+            self._function(metrics)
+            return
+        # Services and other libraries may raise any error.
+        with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
             self._function(metrics)
 
 

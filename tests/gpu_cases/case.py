@@ -18,8 +18,9 @@ from hybridppo.errors import shown
 from hybridppo.interfaces import Agent, Metrics, agents_of
 from hybridppo.placements.crossing import available_device
 from hybridppo.placements.placement import Migrating, Mirrored, Placement, SingleDevice
+from hybridppo.running import TrainResult
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
-from hybridppo.training import TrainResult, train
+from hybridppo.training import train
 
 Status = Literal["passed", "failed", "not possible here"]
 

@@ -31,7 +31,8 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.placements.placement import Placement
-from hybridppo.training import TrainResult, resume, train
+from hybridppo.running import TrainResult
+from hybridppo.training import resume, train
 
 NORMALISED = replace(SMALL, normalize_observations=True, normalize_rewards=True)
 MEMORY = replace(SMALL, recurrent="lstm", recurrent_size=16, sequence_length=8)

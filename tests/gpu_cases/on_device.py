@@ -31,9 +31,10 @@ from hybridppo.errors import DeviceError
 from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runners.sampler import RolloutPlan
+from hybridppo.running import TrainResult
 from hybridppo.settings import GPUOnly
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
-from hybridppo.training import TrainResult, train
+from hybridppo.training import train
 
 NUM_ENVS, NUM_STEPS = 64, 50
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}

@@ -22,7 +22,8 @@ from toy_agents import Matching, Unlike
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.interfaces import agents_of
 from hybridppo.placements.placement import Placement
-from hybridppo.training import TrainResult, train
+from hybridppo.running import TrainResult
+from hybridppo.training import train
 
 Configs = Mapping[str, PPOConfig]
 

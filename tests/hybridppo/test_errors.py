@@ -16,7 +16,7 @@ from hybridppo.commands.parsing import EXIT_INTERRUPTED
 from hybridppo.commands.train import report
 from hybridppo.errors import command, pip_install
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.training import TrainResult
+from hybridppo.running import TrainResult
 
 ROOT = Path(hybridppo.__file__).parent
 PRINTED = re.compile(rf"\bhybridppo ({'|'.join(COMMANDS)}) \S|pip install [^'{{]*\[")

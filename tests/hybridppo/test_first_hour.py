@@ -28,8 +28,8 @@ from toy_environments import IdentityDiscrete
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
+from hybridppo.running import Preparation
 from hybridppo.system.messages import markdown_table
-from hybridppo.training import Preparation
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

@@ -22,6 +22,7 @@ from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.building import whole
+from hybridppo.compiled.kernels import is_drawn
 from hybridppo.compiled.modules import has_numba, load
 from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.distributions.categorical import Categorical
@@ -35,8 +36,6 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import SideBySide, one_torch_thread
 
-KNOWN = (Categorical, DiagonalGaussian)
-"""Distributions with a compiled gradient, alone or in a joint distribution."""
 BLOCK_BYTES = 320 * 2**10
 """Activations of one network in a block of rows."""
 ROWS_OF_A_THREAD = 256
@@ -130,7 +129,7 @@ class CompiledBackend(Backend):
         """Whether loss, distribution and networks are known: a part of what `NumpyBackend` knows, in float32."""
         return (
             objective.config.pool_size == 1
-            and all(type(leaf) in KNOWN for leaf in leaves_of(objective.distribution))
+            and all(map(is_drawn, leaves_of(objective.distribution)))
             and NumpyBackend.supports(objective)
             and all(map(_sees_the_first_numbers, (objective.actor, objective.critic)))
         )

@@ -115,19 +115,14 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> Sources:
         EnvError: if its functions refer to something that cannot be compiled, with the line.
     """
     is_choice, shape = definition.action_kind != "numbers", shape_of(definition)
-    draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
     written: Texts = {
         **(OF_A_BLOCK if shape.is_block_each else OF_A_THREAD),
         cuda_kernels.number: "cuda.grid(1)",
         cuda_kernels.held: (SIMULATED if simulated else HELD) if shape.is_held else "state",
+        cuda_kernels.draw: cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers,
+        kernels.look: cuda_kernels.look,
     }
-    sources = definition.gathered(
-        LOOPS,
-        written,
-        {cuda_kernels.draw: draw, kernels.look: cuda_kernels.look},
-        given=(cuda_kernels.carry,),
-        decorators=dict.fromkeys(LOOPS, "launched"),
-    )
+    sources = definition.gathered(LOOPS, written, (cuda_kernels.carry,), dict.fromkeys(LOOPS, "launched"))
     fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
     carried = [_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()]

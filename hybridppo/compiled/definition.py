@@ -28,7 +28,7 @@ Several agents act in phases, each phase by all agents: `examples/tagging.py` is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -100,10 +100,7 @@ class Definition(EnvironmentSpec):
         Raises:
             EnvError: if they refer to something that cannot be compiled, with the line.
         """
-        return self.gathered(
-            kernels.LOOPS, kernels.ON_CPU, given=perceptrons.GIVEN, decorators=kernels.DECORATORS,
-            uncounted=(kernels.__name__, perceptrons.__name__),
-        )  # fmt: skip
+        return self.gathered(kernels.LOOPS, kernels.ON_CPU, perceptrons.GIVEN, kernels.DECORATORS)
 
     @cached_property
     def showing_state(self) -> Definition:
@@ -114,13 +111,14 @@ class Definition(EnvironmentSpec):
         self,
         loops: Iterable[Callable[..., Any]],
         written: Texts,
-        instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
-        **options: Any,
+        given: Collection[Callable[..., Any]],
+        decorators: Texts,
     ) -> Sources:
         """The functions with these loops around them; arguments as of `sources.Gathering`."""
         own: Texts = {
             kernels.num_agents: str(max(1, len(self.agents))),
             kernels.given: "action[0]" if self.action_kind == "choice" else "action",
+            kernels.choose: kernels.choose_numbers if self.action_kind == "numbers" else kernels.choose_among,
             **(kernels.OF_AGENTS if self.policies else kernels.OF_ONE),
         }
         if self.shows_state:
@@ -128,14 +126,8 @@ class Definition(EnvironmentSpec):
             own[kernels.observe] = (
                 f"(observe(agent, state, time, out[:{end}]), observe_state(state, time, out[{end}:]))"
             )
-        choose = kernels.choose_numbers if self.action_kind == "numbers" else kernels.choose_among
-        gathering = Gathering(
-            self.name,
-            {kernels.choose: choose} | dict(instead or {}),
-            written={**own, **written},
-            repeated={kernels.phases: {kernels.phase.__name__: [self.functions[name] for name in self.phases]}},
-            **options,
-        )
+        phases = {kernels.phase.__name__: [self.functions[name] for name in self.phases]}
+        gathering = Gathering(self.name, given, {**own, **written}, {kernels.phases: phases}, decorators)
         return gathering.sources({**self.functions, **{loop.__name__: loop for loop in loops}})
 
 

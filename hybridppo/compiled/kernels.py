@@ -26,6 +26,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from hybridppo.compiled import perceptrons
 from hybridppo.compiled.perceptrons import CONTRACTED, forward
 from hybridppo.compiled.random_numbers import begin_agent
 from hybridppo.compiled.sources import Texts
@@ -324,6 +325,7 @@ LOOPS: Texts = {
 # Functions that are called for each row with many arrays are inlined: passing the arrays takes as long as a step of an
 # environment.
 DECORATORS: Texts = {
+    **dict.fromkeys((__name__, perceptrons.__name__), "uncounted"),
     **CONTRACTED,
     **dict.fromkeys((take_step, act, look), "inlined"),
     **{
@@ -331,7 +333,7 @@ DECORATORS: Texts = {
         for loop, signature in LOOPS.items()
     },
 }
-"""Arguments of the decorators of all other functions: none."""
+"""The functions of both files do not allocate arrays, so their references are not counted."""
 
 
 FusedDistribution = Categorical | DiagonalGaussian

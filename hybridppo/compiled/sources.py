@@ -24,8 +24,8 @@ import numpy as np
 
 from hybridppo.errors import EnvError
 
-Texts = dict[Callable[..., Any], str]
-"""Decorators or calls of functions, as text."""
+Texts = dict[Any, Any]
+"""Texts by functions: their decorators, or expressions for their calls."""
 MODULES = {"math": math, "np": np}
 """Values that Numba knows, by their names in the text."""
 RESERVED = (
@@ -64,19 +64,15 @@ class Gathering:
 
     owner: str
     """Name for messages."""
-    instead: Mapping[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
-    """Replacements of functions."""
     given: Collection[Callable[..., Any]] = ()
     """Functions that the module already has, under their own names."""
     written: Texts = field(default_factory=dict)
-    """Expressions for the calls of some functions, with their parameters, names of the module, and requested functions
-    that come before their callers."""
+    """What stands for some functions: another function; or an expression for their calls, with their parameters, names
+    of the module, and requested functions that come before their callers."""
     repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] = field(default_factory=dict)
     """Functions whose body is repeated for each of several functions, in place of a name."""
     decorators: Texts = field(default_factory=dict)
-    """Decorators of functions, without `@`; `compiled` for all others."""
-    uncounted: Collection[str] = ()
-    """Modules whose functions do not allocate arrays, and are decorated with `uncounted` in place of `compiled`."""
+    """Decorators of functions, or of all functions of a module by its name, without `@`; `compiled` for all others."""
 
     def __post_init__(self) -> None:
         self.requested: dict[str, str] = {}
@@ -99,8 +95,8 @@ class Gathering:
 
     def name_of(self, function: Callable[..., Any], wanted: str) -> str:
         """The name of a function in the text, which is added if necessary."""
-        while function in self.instead:
-            function = self.instead[function]
+        while function in self.written:
+            function = self.written[function]
         if function in self._names:
             return self._names[function]
         if function in self._under_way:
@@ -123,7 +119,7 @@ class Gathering:
         for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
             if hasattr(new, "lineno") and hasattr(old, "lineno"):
                 self._lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
-        usual = "uncounted" if function.__module__ in self.uncounted else "compiled"
+        usual = self.decorators.get(function.__module__, "compiled")
         self._text += [f"@{self.decorators.get(function, usual)}", text]
         self._under_way.pop()
         self._names[function] = name
@@ -207,13 +203,14 @@ class _Renaming(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         function = self._outside.get(name) if name not in self._locals else None
-        if not isinstance(function, FunctionType) or function not in self._gathering.written:
+        if not isinstance(function, FunctionType):
+            return self.generic_visit(node)
+        expression = self._gathering.written.get(function)
+        if not isinstance(expression, str):
             return self.generic_visit(node)
         parameters = zip(function.__code__.co_varnames, map(self.visit, node.args), strict=False)
         names = {name: ast.Name(known, ast.Load()) for name, known in self._gathering.requested.items()}
-        written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(
-            _expression(self._gathering.written[function])
-        )
+        written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(_expression(expression))
         for part in ast.walk(written):
             ast.copy_location(part, node)
         return written

@@ -1,7 +1,7 @@
 """Networks of images and of observations with parts: convolutions, separate layers for parts, then a perceptron."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.errors import ConfigurationError
 from hybridppo.networks.mlp import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.modes import products_in
 from hybridppo.networks.numpy_actors import EncodedTwin, NumpyTwin, twin_within
 from hybridppo.networks.numpy_mlp import NumpyActivation
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Convolutions = Literal["nature", "impala"]
@@ -57,12 +55,9 @@ IMPALA_FILTERS = (16, 32, 32)
 class Residual(nn.Module):
     """`x` plus the output of two convolutions, each after ReLU."""
 
-    def __init__(self, filters: int, generator: torch.Generator, initialise: Initialise) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.ReLU(), _same_size(EmptyConvolution, filters, filters, generator, initialise),
-            nn.ReLU(), _same_size(EmptyConvolution, filters, filters, generator, initialise),
-        )  # fmt: skip
+        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images of the same shape."""
@@ -80,19 +75,17 @@ def impala(
     """
     layers: list[nn.Module] = []
     channels, height, width = image.channels, image.height, image.width
-    for filters in IMPALA_FILTERS:
+
+    def convolution(inputs: int, filters: int) -> nn.Module:
         kind = EmptyConvolution if layers else ConvolutionOfBytes
-        layers += [_same_size(kind, channels, filters, generator, initialise), nn.MaxPool2d(3, 2, 1)]
-        layers += [Residual(filters, generator, initialise) for _ in range(2)]
+        layer: nn.Module = initialise(kind(inputs, filters, 3, 1, 1), math.sqrt(2.0), generator)
+        return layer
+
+    for filters in IMPALA_FILTERS:
+        layers += [convolution(channels, filters), nn.MaxPool2d(3, 2, 1)]
+        layers += [Residual(convolution(filters, filters), convolution(filters, filters)) for _ in range(2)]
         channels, height, width = filters, -(-height // 2), -(-width // 2)
     return nn.Sequential(*layers, nn.ReLU()), channels * height * width
-
-
-def _same_size(
-    kind: type[EmptyConvolution], channels: int, filters: int, generator: torch.Generator, initialise: Initialise
-) -> nn.Module:
-    layer: nn.Module = initialise(kind(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
-    return layer
 
 
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
@@ -108,10 +101,6 @@ def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> 
         images = torch.stack(images.unbind(1), -1)
     features: Tensor = convolutions(images.permute(0, 3, 1, 2))
     return features.permute(0, 2, 3, 1).flatten(1)
-
-
-EncoderSizes = Mapping[str, Sequence[int]]
-"""Widths of the layers of each part that has layers, by the key of the part."""
 
 
 class EncodedNetwork(nn.Module):
@@ -174,9 +163,9 @@ class EncodedNetwork(nn.Module):
     def encoded_twin(self, activation: NumpyActivation) -> EncodedTwin | None:
         """The twin of its convolutions and of the layers of its parts, if these have this activation."""
         of_parts = [twin_within(encoder) for encoder in self.encoders if not isinstance(encoder, nn.Identity)]
-        if not all(map(_has_twin, self.convolutions)):
-            return None
-        if any(each is None or each.activation != activation for each in of_parts):
+        # An image that no network sees needs no twin.
+        has_twins = all(isinstance(convolutions, (Nature, nn.Identity)) for convolutions in self.convolutions)
+        if not has_twins or any(each is None or each.activation != activation for each in of_parts):
             return None
         counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in self.encoders]
         return EncodedTwin(self.layout, tuple(zip(self.parts, counts, strict=True)), self.end)
@@ -188,7 +177,7 @@ class EncodedNetwork(nn.Module):
         if twin is None or encoded is None:
             return None
         columns = None
-        if not self.layout.images and all(isinstance(each, nn.Identity) for each in self.encoders):
+        if encoded.is_plain:
             numbers = np.arange(self.layout.num_numbers)
             columns = np.concatenate([*(numbers[part.numbers] for part in self.parts), numbers[self.end :]])
         return replace(twin, encoded=encoded, columns=columns)
@@ -198,36 +187,3 @@ def _joined(parts: list[Tensor]) -> Tensor:
     """Parts `[B, n]` side by side, without a copy if only one has numbers."""
     parts = [part for part in parts if part.shape[-1]] or parts[:1]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def _has_twin(convolutions: nn.Module) -> bool:
-    """Whether convolutions have a NumPy twin; an image that no network sees needs none."""
-    is_nature = type(convolutions) is Nature and all(isinstance(each, (nn.Conv2d, nn.ReLU)) for each in convolutions)
-    return is_nature or type(convolutions) is nn.Identity
-
-
-def parts_with_sizes(
-    encode: ObservationEncoder, sizes: EncoderSizes | None, keys: Sequence[str] | None, field: str
-) -> list[tuple[RowPart, Sequence[int]]] | None:
-    """The parts of a row that a network sees, each with the widths of its layers; None for the whole row.
-
-    Args:
-        encode: encodes the observations.
-        sizes: widths of the layers of each part that has layers.
-        keys: the keys of the parts; None for all parts.
-        field: name of the configuration field that the keys come from, for messages.
-
-    Raises:
-        ConfigurationError: if observations have no parts, or lack a part that is named.
-    """
-    if sizes is None and keys is None:
-        return None
-    parts = encode.by_key
-    for name, asked in (("encoder_sizes", sizes), (field, keys)):
-        unknown = [key for key in asked or () if key not in parts]
-        if unknown:
-            have = f"has {', '.join(parts)}" if parts else "is no Dict or Tuple"
-            raise ConfigurationError(
-                f"{name} names the part {unknown[0]!r}, and the observation space {have}: name parts that there are"
-            )
-    return [(part, (sizes or {}).get(key, ())) for key, part in parts.items() if keys is None or key in keys]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.networks.actors import Network, SharedTrunk
-from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, parts_with_sizes
+from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
@@ -104,12 +104,26 @@ class _Maker:
         )  # fmt: skip
 
     def parts(self, keys: str) -> Parts:
-        """The parts whose keys are in this field of the configuration."""
-        asked, rows = getattr(self._config, keys), self._rows
-        parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
-        if parts is None and rows.images:  # numbers and images are one part
-            return [(RowPart(slice(0, rows.num_numbers - self._mask_size), slice(0, len(rows.images))), ())]
-        return parts
+        """The parts whose keys are in this field of the configuration.
+
+        Raises:
+            ConfigurationError: if observations have no parts, or lack a part that is named.
+        """
+        sizes, asked, by_key = self._config.encoder_sizes, getattr(self._config, keys), self._encode.by_key
+        if sizes is None and asked is None:
+            if not self._rows.images:
+                return None
+            # Numbers and images are one part.
+            numbers = slice(0, self._rows.num_numbers - self._mask_size)
+            return [(RowPart(numbers, slice(0, len(self._rows.images))), ())]
+        for name, named in (("encoder_sizes", sizes), (keys.replace("parts", "keys"), asked)):
+            unknown = [key for key in named or () if key not in by_key]
+            if unknown:
+                have = f"has {', '.join(by_key)}" if by_key else "is no Dict or Tuple"
+                raise ConfigurationError(
+                    f"{name} names the part {unknown[0]!r}, and the observation space {have}: name parts that there are"
+                )
+        return [(part, (sizes or {}).get(key, ())) for key, part in by_key.items() if asked is None or key in asked]
 
     def body(self, seen: Parts) -> nn.Module:
         """All layers but the last; behind a recurrent cell, the hidden layers."""

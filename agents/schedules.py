@@ -69,31 +69,33 @@ def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = Fa
     )
     try:
         named = parsed(config.schedules)
-    except (ValueError, TypeError):
+        for field, name in named.items():
+            is_adaptive = adaptive and (field, name) == ("learning_rate", ADAPTIVE)
+            if field not in fields:
+                raise ValueError
+            if not is_adaptive:
+                share_left(name, 1.0)
+    except (ValueError, TypeError, KeyError, AttributeError):
         require(config, "schedules", False, rule)
         raise
-    for field, name in named.items():
-        is_one = isinstance(name, str) and field in fields
-        is_adaptive = adaptive and field == "learning_rate" and name == ADAPTIVE
-        require(config, "schedules", is_one and (is_adaptive or _is_curve(name)), rule)
+    for field in named:
         has_start = field == "critic_learning_rate" or getattr(config, field) is not None
         require(config, "schedules", has_start, f"cannot scale {field}, which is None: give it a value, or a function")
     text = ",".join(f"{field}={name}" for field, name in named.items())
     object.__setattr__(config, "schedules", text)
 
 
-def _is_curve(text: str) -> bool:
-    name, _, share = text.partition(":")
-    try:
-        return name in CURVES and (not _ or 0.0 <= float(share) < 1.0)
-    except ValueError:
-        return False
-
-
 def share_left(name: str, done: float) -> float:
-    """The share of the configured value at a progress of `done`, 0 to 1."""
-    curve, _, share = name.partition(":")
-    warmup = float(share or 0.0)
+    """The share of the configured value at a progress of `done`, 0 to 1.
+
+    Raises:
+        KeyError: if there is no such curve.
+        ValueError: if its warm-up is no share below 1.
+    """
+    curve, colon, share = name.partition(":")
+    warmup = float(share) if colon else 0.0
+    if not 0.0 <= warmup < 1.0:
+        raise ValueError
     if done < warmup:
         return done / warmup
     return CURVES[curve](min(1.0, (done - warmup) / (1.0 - warmup)))

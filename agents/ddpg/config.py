@@ -73,6 +73,8 @@ class DDPGConfig:
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
+    policy_delay = 1
+    target_noise_std = target_noise_clip = 0.0
     num_critics: ClassVar[int] = 1
     """The number of critics; targets use the lowest value."""
     episodes_per_rollout: ClassVar[int | None] = None
@@ -91,21 +93,6 @@ class DDPGConfig:
     def named_schedules(self) -> dict[str, str]:
         """The named schedules, by field."""
         return parsed(self.schedules)
-
-    @property
-    def policy_delay(self) -> int:
-        """Optimizer steps of the critics for each step of the actor and of the target networks."""
-        return 1
-
-    @property
-    def target_noise_std(self) -> float:
-        """Deviation of the noise on the actions of targets."""
-        return 0.0
-
-    @property
-    def target_noise_clip(self) -> float:
-        """Largest absolute value of that noise."""
-        return 0.0
 
     @property
     def num_steps(self) -> int:

@@ -26,7 +26,7 @@ from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
-from hybridppo.errors import EnvError, OutOfMemoryError
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.modes import learning_mode, share_buffers
@@ -34,7 +34,6 @@ from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.system.devices import accelerator_of
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 
@@ -170,22 +169,10 @@ class DDPG(PolicyAgent):
         return {"actor": rate, "critic": rate if critic is None else critic}
 
     def new_replay(self) -> Replay:
-        """An empty replay buffer, with the parameters or on the host (`buffer_on`).
-
-        Raises:
-            OutOfMemoryError: if there is not enough memory.
-        """
+        """An empty replay buffer, with the parameters or on the host (`buffer_on`)."""
         config, num_envs = self.config, self.config.num_envs
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
         capacity = config.buffer_size // config.num_envs
-        # Observation and next observation, action and reward; systems promise memory that they do not have.
-        needed = capacity * num_envs * 4 * (2 * self._encode.size + self._num_actions + 1)
-        free = accelerator_of(device).memory_free()
-        if free is not None and needed > free:
-            raise OutOfMemoryError(
-                f"a replay buffer of {capacity * num_envs} transitions takes {needed / 2**30:.3g} GiB, and {device} "
-                f"has {free / 2**30:.3g} GiB free: lower buffer_size (--buffer-size)"
-            )
         return Replay(
             capacity,
             num_envs,

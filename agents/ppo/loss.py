@@ -14,9 +14,9 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,11 +79,8 @@ class Loss:
     """Scalars that are logged as metrics by name, as means over the minibatches."""
 
 
-class LossFunction(Protocol):
-    """A loss: `ppo_loss` or a custom one."""
-
-    def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
-        """The loss of one minibatch; `clip_range` is the present one, which may be annealed."""
+LossFunction = Callable[[LossInputs, PPOConfig, Any], Loss]
+"""A loss: `ppo_loss` or a custom one. It takes the present clip range, which may be annealed, last."""
 
 
 def checked(loss: Any, like: Tensor) -> Loss:

@@ -5,28 +5,14 @@ Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-
-class AdvantageFunction(Protocol):
-    """An estimate of advantages: `gae` or a custom function."""
-
-    def __call__(
-        self,
-        *,
-        rewards: Tensor,
-        values: Tensor,
-        next_values: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        gamma: float,
-        gae_lambda: float,
-    ) -> Tensor:
-        """Advantages `[T, N]`, with the arguments of `gae`."""
+AdvantageFunction = Callable[..., Tensor]
+"""An estimate of advantages `[T, N]`, with the arguments of `gae`: `gae` or a custom function."""
 
 
 def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:

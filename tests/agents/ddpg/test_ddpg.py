@@ -277,7 +277,7 @@ def test_a_buffer_that_memory_cannot_hold_is_refused_before_the_first_step() -> 
             return super().step(action)
 
     config = TD3Config(buffer_size=2**31 - 1, hidden_sizes=(4,))
-    with pytest.raises(OutOfMemoryError, match=r"buffer of 2147483647 .*cpu has .* free: lower buffer_size"):
+    with pytest.raises(OutOfMemoryError, match=r"lower .*buffer_size"):
         hybridppo.train(
             lambda: gym.wrappers.TransformObservation(Counting(), lambda o: np.repeat(o, 400), Box(-1, 1, (400,))),
             total_steps=100, config=config, progress=False,

@@ -147,6 +147,12 @@ class Batch(Columns):
         return sent(np.flatnonzero(self.valid), self.device)
 
     @cached_property
+    def _valid_there(self) -> Tensor:
+        """`valid` on the device of all columns."""
+        assert self.valid is not None
+        return sent(self.valid, self.device)
+
+    @cached_property
     def _segments(self) -> Segments:
         """The sequences cut at episode starts."""
         assert self.starts is not None
@@ -237,7 +243,7 @@ class Batch(Columns):
         columns = {
             "advantages": self.advantages,
             "weights": self.weights,
-            "counted": None if self.valid is None else sent(self.valid, self.device),
+            "counted": None if self.valid is None else self._valid_there,
         }
         for numbers, rows in _minibatches_of(orders, sizes):
             yield (

@@ -165,8 +165,8 @@ def for_agents(options: EnvironmentOptions, agents: Sequence[str]) -> Environmen
 
 
 def is_held_by_json(value: Any) -> bool:
-    """Whether a value is the same after it was written to JSON and read again."""
+    """Whether a value is the same, with the same types, after it was written to JSON and read again."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+        return repr(json.loads(json.dumps(value, allow_nan=False))) == repr(value)
     except (TypeError, ValueError, RecursionError):
         return False

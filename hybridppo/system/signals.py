@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -127,7 +128,7 @@ def give_up_if_stopped(whom: str) -> None:
 def stoppable(agent: Any, interruption: Interruption) -> Iterator[None]:
     """A context in which the agent stops if a stop is requested."""
     before = agent.should_stop
-    agent.should_stop = lambda: interruption.requested
+    agent.should_stop = partial(getattr, interruption, "requested")
     try:
         yield
     finally:

@@ -29,7 +29,8 @@ Recording = TypeVar("Recording")
 class Accelerator:
     """One device. The base class is the CPU, where everything is done when a call returns.
 
-    Streams, events and graphs are torch's objects.
+    It is also for devices of other kinds, of which nothing is known but that torch can wait for them. Streams, events
+    and graphs are torch's objects.
     """
 
     is_asynchronous = False
@@ -58,6 +59,8 @@ class Accelerator:
 
     def wait(self) -> None:
         """Wait until the device has finished this thread's current stream."""
+        if self._device.type != "cpu":
+            torch.get_device_module(self._device).synchronize()
 
     def page_locked(self, tensor: Tensor) -> Tensor:
         """A copy in page-locked memory; copies from and to it need no wait. On the CPU, the tensor itself."""
@@ -93,20 +96,11 @@ class Accelerator:
 
     def supports_bf16(self) -> bool:
         """Whether the hardware supports bfloat16 products."""
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+        is_cpu = self._device.type == "cpu"
+        return is_cpu and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
     def supports_tf32(self) -> bool:
         """Whether the hardware supports TF32 products."""
-        return False
-
-
-class Other(Accelerator):
-    """A device of another kind: torch can wait for it, and nothing else is known about it."""
-
-    def wait(self) -> None:  # noqa: D102
-        torch.get_device_module(self._device).synchronize()
-
-    def supports_bf16(self) -> bool:  # noqa: D102
         return False
 
 
@@ -176,13 +170,13 @@ class Cuda(Accelerator):
         return torch.cuda.get_device_capability(self._device) >= (8, 0)
 
 
-KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Accelerator, "cuda": Cuda}
-"""The class for each device type; `Other` for types that are not listed."""
+KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cuda": Cuda}
+"""The class for each device type; `Accelerator` for all others."""
 
 
 def accelerator_of(device: torch.device) -> Accelerator:
     """The `Accelerator` of a device."""
-    return KINDS.get(device.type, Other)(device)
+    return KINDS.get(device.type, Accelerator)(device)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:

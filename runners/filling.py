@@ -20,8 +20,8 @@ from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.state import ActionHistory
 from hybridppo.networks.numpy_actors import NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.rollouts.rollout import FinalObservations, RolloutBuffer
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.on_device import allocate
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer
 from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError

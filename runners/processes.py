@@ -27,7 +27,7 @@ import numpy as np
 from hybridppo import _version
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
 from hybridppo.errors import EnvError
-from hybridppo.rollouts.buffer import Layout, arrays_in, size_of
+from hybridppo.rollouts.rollout import Layout, arrays_in, size_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import give_up_if_stopped, requests_to_end

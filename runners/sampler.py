@@ -21,10 +21,9 @@ from hybridppo.environments.base import Environments, Steering, closed, from_jso
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer, steps_by_turns
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import allocate
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer, steps_by_turns
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array

@@ -15,7 +15,7 @@ from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
-from hybridppo.rollouts.buffer import Layout, RolloutBuffer
+from hybridppo.rollouts.rollout import Layout, RolloutBuffer
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array

@@ -23,8 +23,8 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
 from hybridppo.networks.numpy_mlp import ArrayActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.on_device import PageLock, allocate
+from hybridppo.rollouts.rollout import FinalObservations, RolloutBuffer
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan

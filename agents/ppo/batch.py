@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.networks.recurrent import Segments
-from hybridppo.rollouts.buffer import Columns
+from hybridppo.rollouts.rollout import Columns
 from hybridppo.spaces.frames import FrameLayout
 from hybridppo.system.devices import sent
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.errors import DeviceError
-from hybridppo.rollouts.buffer import Columns, Layout, RolloutBuffer, arrays_in, size_of
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import Columns, Layout, RolloutBuffer, arrays_in, size_of
 from hybridppo.system.devices import Accelerator, accelerator_of
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.rollouts.buffer import Columns
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import Columns, Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import sent
 from hybridppo.system.validation import whole

@@ -1,13 +1,265 @@
-"""A rollout: the result of a sampler, and the data that an agent learns from."""
+"""A rollout: the arrays that a sampler writes, the steps of agents that take turns, and what an agent learns from.
+
+Workers use this file without torch.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from hybridppo.rollouts.buffer import Columns
+from hybridppo.distributions.base import Distribution
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.frames import FrameLayout
+from hybridppo.spaces.observations import ObservationEncoder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Layout = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and type of each array, by name."""
+
+_ALIGNMENT = 64  # a cache line, so that processes writing neighbouring arrays do not slow each other down
+
+
+def size_of(layout: Layout) -> int:
+    """Bytes that the arrays of a layout take, one after the other."""
+    return sum(_padded(shape, dtype) for shape, dtype in layout.values())
+
+
+def arrays_in(memory: NDArray[np.uint8], layout: Layout) -> dict[str, Array]:
+    """The arrays of a layout, one after the other in `size_of(layout)` bytes."""
+    arrays, offset = {}, 0
+    for name, (shape, dtype) in layout.items():
+        arrays[name] = np.ndarray(shape, dtype, buffer=memory, offset=offset)
+        offset += _padded(shape, dtype)
+    return arrays
+
+
+def _padded(shape: tuple[int, ...], dtype: str) -> int:
+    return -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+Kind = TypeVar("Kind", bound="Columns")
+
+
+class Columns:
+    """Tensors or arrays by name: the public attributes of an object that have a shape."""
+
+    def columns(self) -> dict[str, Any]:
+        """The columns by name."""
+        return {name: value for name, value in vars(self).items() if hasattr(value, "shape") and name[0] != "_"}
+
+    def with_columns(self: Kind, **columns: Any) -> Kind:
+        """The same with other or further columns."""
+        kept = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        return type(self)(**{**kept, **columns})
+
+    def map(self: Kind, function: Callable[[Any], Any]) -> Kind:
+        """The same with `function` applied to each column."""
+        return self.with_columns(**{name: function(column) for name, column in self.columns().items()})
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all columns together."""
+        return sum(int(column.nbytes) for column in self.columns().values())
+
+
+FinalObservations = list[tuple[int, int, Array]]
+"""Step, environment and final observation `[obs]` of truncated episodes, if it is not the next row's observation."""
+
+
+@dataclass
+class RolloutBuffer(Columns):
+    """The arrays of one rollout, time-major."""
+
+    observations: Array
+    """`[T + 1, N, *obs]`, encoded by `ObservationEncoder`; for frame stacks, the newest frames `[T + 1, N, *frame]`."""
+    outputs: Array
+    """`[T, N, outputs]`, the actor's outputs."""
+    actions: Array
+    """`[T, N, *action]`, as drawn."""
+    rewards: Array
+    """`[T, N]`, like the three below."""
+    terminated: Array
+    truncated: Array
+    restarted: Array
+    """`[T, N]`: restarts of the environment in the step, see `Environments.restarted`."""
+    absent: Array
+    """`[T, N]` bool: whether the agent was absent, see `Environments.absent`."""
+    waiting: Array
+    """`[T, N]` bool: whether the agent waited for its turn, see `Environments.waiting`."""
+    noise: Array
+    """`[T, N, noise]`, drawn beforehand; fewer rows if a row is kept for many steps (`noise_rows`)."""
+    starts: Array | None = None
+    """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
+    states: Array | None = None
+    """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
+
+    history: Array | None = None
+    """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
+
+    @staticmethod
+    def layout(
+        num_steps: int,
+        num_envs: int,
+        encode: ObservationEncoder,
+        distribution: Distribution,
+        memory: MemoryLayout | None = None,
+    ) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of every array, by name."""
+        leading, float32 = (num_steps, num_envs), "float32"
+        layout = {
+            "observations": ((num_steps + 1, num_envs, *encode.shape), encode.dtype.name),
+            "outputs": ((*leading, distribution.output_size), float32),
+            "actions": ((*leading, *distribution.action_shape), np.dtype(distribution.action_dtype).name),
+            "rewards": (leading, float32),
+            "terminated": (leading, "bool"),
+            "truncated": (leading, "bool"),
+            "restarted": (leading, "int32"),
+            "absent": (leading, "bool"),
+            "waiting": (leading, "bool"),
+            "noise": ((distribution.noise_rows(num_steps), num_envs, distribution.noise_size), float32),
+        }
+        if encode.frames is not None:
+            frame, dtype = encode.frames.frame_shape, encode.dtype.name
+            layout["observations"] = ((num_steps + 1, num_envs, *frame), dtype)
+            layout["history"] = ((encode.frames.num_frames - 1, num_envs, *frame), dtype)
+        if memory is not None:
+            layout["starts"] = (leading, "bool")
+            layout["states"] = ((memory.num_sequences(num_steps), num_envs, memory.state_size), float32)
+        return layout
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All arrays but those that are None, by name."""
+        return self.columns()
+
+    def of(self, envs: slice) -> RolloutBuffer:
+        """The columns of some environments; a view."""
+        return RolloutBuffer(**{name: array[:, envs] for name, array in self.arrays.items()})
+
+    def first(self, num_steps: int, memory: MemoryLayout | None) -> RolloutBuffer:
+        """The first steps; a view."""
+        return RolloutBuffer(
+            **{name: array[rows] for name, (array, rows) in self.rows(num_steps, slice(None), memory).items()}
+        )
+
+    def rows(self, filled: int, noise: slice, memory: MemoryLayout | None) -> dict[str, tuple[Array, slice]]:
+        """The arrays with the rows that matter if `filled` are filled: these, and some of the noise."""
+        rows = {"observations": slice(filled + 1), "noise": noise, "history": slice(None)}
+        if memory is not None:
+            rows["states"] = slice(memory.num_sequences(filled))
+        return {name: (array, rows.get(name, slice(filled))) for name, array in self.arrays.items()}
+
+    def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
+        """Write the first rows `[N, *obs]` of a rollout: unchanged, or frame by frame."""
+        self.observations[row] = rows if frames is None else frames.newest(rows)
+        if frames is not None and row == 0:
+            assert self.history is not None  # the rollout was laid out for frames
+            self.history[:] = frames.older(rows)
+
+    def grow_into(self, longer: RolloutBuffer) -> None:
+        """Take the arrays of a buffer with more steps, after its first rows have become those of this one."""
+        for name, array in longer.arrays.items():
+            rows = getattr(self, name)
+            array[: len(rows)] = rows
+            setattr(self, name, array)
+
+
+def steps_by_turns(
+    buffer: RolloutBuffer, valid: Array, finals: FinalObservations, memory: MemoryLayout | None = None
+) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
+    """The steps of agents that take turns.
+
+    A step that is unfinished at the end of the rollout is not learned from: the step before it is bootstrapped from its
+    observation, and counts as truncated if other agents have more steps.
+
+    Args:
+        buffer: `T` rows, one turn each.
+        valid: `[T, N]`, whether an agent is present, be it acting or waiting.
+        finals: final observations of truncated episodes.
+        memory: layout of the state of a recurrent actor; its sequences have all turns, also those that do not count
+            because a restart broke off their episode.
+
+    Returns:
+        A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
+        observations; the last of the `T` rows of each step, `[T', N]`; and the number of turns, `[N]`.
+    """
+    counts = valid
+    if memory is not None:
+        valid = ~buffer.absent
+    ends = (buffer.terminated | buffer.truncated) & valid
+    turns = [
+        _turns_of(*(array[:, column] for array in (buffer.rewards, valid, buffer.waiting, ends)))
+        for column in range(valid.shape[1])
+    ]
+    number = np.array([own.number for own in turns])
+    num_steps = int(number.max())
+    steps = {
+        name: np.zeros((num_steps + (name == "observations"), *array.shape[1:]), array.dtype)
+        for name, array in buffer.arrays.items()
+        if name not in ("noise", "states")
+    }
+    if memory is not None and buffer.states is not None:
+        steps["states"] = buffer.states[: memory.num_sequences(num_steps)]
+    last_rows = np.zeros((num_steps, len(turns)), np.int64)
+    is_step = np.arange(num_steps)[:, None] < number
+    places: dict[tuple[int, int], tuple[int, int]] = {}
+    found: FinalObservations = []
+    for column, (first, last, rewards, count) in enumerate(turns):
+        own, acted, ended = (slice(count), column), first[:count], last[:count]
+        for name in ("outputs", "actions"):
+            steps[name][own] = buffer.arrays[name][acted, column]
+        steps["rewards"][own], last_rows[own] = rewards[:count], ended
+        is_step[own] = counts[acted, column]
+        for name in ("terminated", "truncated"):
+            steps[name][own] = buffer.arrays[name][ended, column] & ends[ended, column]
+        seen = first[: num_steps + 1]
+        steps["observations"][: len(seen), column] = buffer.observations[seen, column]
+        if buffer.starts is not None:
+            steps["starts"][: len(seen), column] = buffer.starts[first[:num_steps], column]
+        places |= {(row, column): (step, column) for step, row in enumerate(ended.tolist())}
+        is_open = len(first) > count
+        if is_open and 0 < count < num_steps and not ends[ended[-1], column]:
+            steps["truncated"][count - 1, column] = True
+            found.append((count - 1, column, buffer.observations[first[count], column].copy()))
+    found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
+    found.sort(key=lambda final: final[:2])
+    return replace(buffer, **steps), is_step, found, last_rows, np.array([len(own.first) for own in turns])
+
+
+class _Turns(NamedTuple):
+    """The turns of an agent in a rollout."""
+
+    first: Array
+    """The row of each turn, in which the agent acts."""
+    last: Array
+    """The last row of each turn: the row before the next turn, or the end of the episode."""
+    rewards: Array
+    """The sum of rewards over the rows of each turn."""
+    number: int
+    """The number of turns that have ended: all, or all but the last."""
+
+
+def _turns_of(rewards: Array, valid: Array, waits: Array, ends: Array) -> _Turns:
+    """The turns of an agent, from its columns of a rollout, `[T]`; `ends` are those of its episodes."""
+    first = np.flatnonzero(valid & ~waits)
+    episode = np.cumsum(ends) - ends  # how many have ended before each row
+    # The rows of a turn: from its own row to the row before the next turn, in the same episode.
+    turn = np.searchsorted(first, np.arange(len(valid)), side="right") - 1
+    belongs = valid & (turn >= 0)
+    belongs[belongs] = episode[belongs] == episode[first[turn[belongs]]]
+    rows, owners = np.flatnonzero(belongs), turn[belongs]
+    last = first.copy()
+    np.maximum.at(last, owners, rows)
+    is_open = len(first) > 0 and not ends[last[-1]]
+    return _Turns(first, last, np.bincount(owners, rewards[rows], len(first)), len(first) - int(is_open))
 
 
 @dataclass(frozen=True)
@@ -57,22 +309,22 @@ class Rollout(Columns):
     tensors = Columns.columns
 
     @property
-    def parts(self) -> "tuple[Rollout, ...]":
+    def parts(self) -> tuple[Rollout, ...]:
         """The parts from which an update makes a batch each: the rollout itself. `RolloutParts` has several."""
         return (self,)
 
-    def map_parts(self, function: "Callable[[Rollout], Rollout]") -> "Rollout":
+    def map_parts(self, function: Callable[[Rollout], Rollout]) -> Rollout:
         """The rollout with `function` applied to each part."""
         return function(self)
 
-    def whole(self) -> "Rollout":
+    def whole(self) -> Rollout:
         """The rollout with all columns."""
         return self
 
     @property
     def are_steps(self) -> Tensor:
         """`[T, N]` bool: which rows are steps."""
-        found = torch.zeros_like(self.truncated)
+        found = self.truncated.new_zeros(self.truncated.shape)
         found.view(-1).index_fill_(0, self.valid_rows, True)
         return found
 
@@ -81,13 +333,15 @@ class Rollout(Columns):
         rows = column.flatten(0, 1)
         return rows if len(rows) == len(self.valid_rows) else rows.index_select(0, self.valid_rows)
 
-    def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
+    def of_agents(self, own: Tensor, num_agents: int) -> Rollout:
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
 
         Args:
             own: `[a]` int64, indices of the agents.
             num_agents: `A`.
         """
+        import torch
+
         num_columns = self.rewards.shape[1]
         first = torch.arange(0, num_columns, num_agents, device=own.device)
         columns = (first[:, None] + own).flatten()
@@ -134,11 +388,11 @@ class RolloutParts:
         """The size of all tensors together."""
         return sum(part.num_bytes for part in self.parts)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "RolloutParts":
+    def map(self, function: Callable[[Tensor], Tensor]) -> RolloutParts:
         """The same with `function` applied to each tensor."""
         return self.map_parts(lambda part: part.map(function))
 
-    def map_parts(self, function: Callable[[Rollout], Rollout]) -> "RolloutParts":
+    def map_parts(self, function: Callable[[Rollout], Rollout]) -> RolloutParts:
         """The parts with `function` applied to each."""
         return RolloutParts([function(part) for part in self.parts])
 
@@ -156,6 +410,8 @@ def joined(parts: Sequence[Rollout]) -> Rollout:
 
     If agents take turns, parts may differ in length: the others then go on like the columns of `steps_by_turns`.
     """
+    import torch
+
     if len(parts) == 1:
         return parts[0]
     parts = _of_one_length(parts)
@@ -193,6 +449,8 @@ def _of_one_length(parts: Sequence[Rollout]) -> Sequence[Rollout]:
 
 
 def _lengthened(part: Rollout, lengths: Mapping[str, int]) -> Rollout:
+    import torch
+
     tensors: dict[str, Any] = {}
     for name, length in lengths.items():
         tensor = part.tensors()[name]
@@ -209,6 +467,8 @@ def _lengthened(part: Rollout, lengths: Mapping[str, int]) -> Rollout:
 
 def in_parts(rollout: Rollout, number: int) -> Any:
     """A rollout cut into `number` parts with equally many columns; the rollout itself for one part."""
+    import torch
+
     if number == 1:
         return rollout
     width = rollout.rewards.shape[1]

@@ -6,7 +6,7 @@ import numpy as np
 
 from hybridppo.environments.base import Environments
 from hybridppo.networks.actors import arrays_of, twin_of
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.rollout import RolloutBuffer
 from hybridppo.runners.filling import Stepper, fused
 
 

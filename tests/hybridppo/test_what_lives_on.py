@@ -22,8 +22,7 @@ from hybridppo.environments.sub_environments import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
-from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluator import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper

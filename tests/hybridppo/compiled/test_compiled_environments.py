@@ -26,7 +26,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import encoded
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.rollout import RolloutBuffer
 from hybridppo.runners.filling import Stepper
 from hybridppo.tools.check import check_env
 

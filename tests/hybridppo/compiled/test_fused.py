@@ -18,7 +18,7 @@ from hybridppo.compiled.building import build
 from hybridppo.compiled.classic import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.rollout import RolloutBuffer
 from hybridppo.runners import filling
 
 numba = pytest.importorskip("numba")

@@ -258,7 +258,8 @@ def train(
     environment = for_critics(environment, critics_see(asked, policy_of))
     has_own_networks = networks is not None or isinstance(agent, AnyAgent)
     if compiled:
-        asked, environment = compiled_options(env, asked, environment)
+        has_own_parts = has_own_networks or loss is not None
+        asked, environment = compiled_options(env, asked, environment, has_own_parts=has_own_parts)
     elif isinstance(asked, PoliciesConfig):
         environment = compiled_if_possible(env, environment)
     where, saves = resolve_placement(placement), run_dir is not None
@@ -657,27 +658,36 @@ def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
 
 
 def compiled_options(
-    env: EnvSource, config: AnyConfig, options: EnvironmentOptions
+    env: EnvSource, config: AnyConfig, options: EnvironmentOptions, *, has_own_parts: bool = False
 ) -> tuple[AnyConfig, EnvironmentOptions]:
-    """The settings of an agent and of environments for `compiled=True`.
+    """The settings of an agent and of environments, with everything compiled that has a compiled form.
 
     Args:
         env: the environment to train in.
-        config: the agent's settings.
+        config: the agent's settings. With several policies, the updates of all are compiled, or of none.
         options: how environments are made. An explicit `vectorization` stays as it is.
+        has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
 
     Raises:
-        ConfigurationError: if Numba is not installed.
+        ConfigurationError: if Numba is not installed, or neither environments nor updates can be compiled.
     """
     if not has_numba():
         raise ConfigurationError(
             f"compiled=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
         )
-    options, why_not = compiled_environments(env, options)
-    if why_not:
-        logger.info("compiled=True: environments are not compiled: %s", why_not)
-    has_updates = isinstance(config, PPOConfig | PoliciesConfig)
-    return replaced(config, compiled_updates=True) if has_updates else config, options
+    options, no_environments = compiled_environments(env, options)
+    each: list[Any] = [*config.policies.values()] if isinstance(config, PoliciesConfig) else [config]
+    has_updates = all(isinstance(one, PPOConfig) and one.fast_updates and one.recurrent is None for one in each)
+    no_updates = "PPO's are, without a loss, networks or an agent of one's own, recurrent=... or fast_updates=False"
+    why_not = {"environments": no_environments, "updates": no_updates if has_own_parts or not has_updates else None}
+    if all(why_not.values()):
+        raise ConfigurationError(
+            f"compiled=True: nothing can be compiled, so leave it out: {no_environments}; of updates, {no_updates}"
+        )
+    for what, why in why_not.items():
+        if why:
+            logger.info("compiled=True: %s are not compiled: %s", what, why)
+    return config if why_not["updates"] else replaced(config, compiled_updates=True), options
 
 
 def with_agents(config: AnyConfig, agents: Sequence[str], policy_of: PolicyOf | None) -> AnyConfig:

@@ -31,14 +31,12 @@ def test_environments_and_updates_are_compiled() -> None:
     assert options == replace(AUTO, vectorization="compiled")
 
 
-def test_every_policy_is_compiled() -> None:
+def test_every_policy_is_compiled_or_none() -> None:
     both: Any = compiled_options("CartPole-v1", PoliciesConfig({"a": PPOConfig(), "b": PPOConfig()}), AUTO)[0]
     assert [config.compiled_updates for config in both.policies.values()] == [True, True]
-
-
-def test_other_agents_have_compiled_environments_alone() -> None:
-    config, options = compiled_options("Pendulum-v1", TD3Config(), AUTO)
-    assert (config, options.vectorization) == (TD3Config(), "compiled")
+    slow = PoliciesConfig({"a": PPOConfig(), "b": PPOConfig(fast_updates=False)})
+    one: Any = compiled_options("CartPole-v1", slow, AUTO)[0]
+    assert [config.compiled_updates for config in one.policies.values()] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +56,28 @@ def test_updates_alone(env: str, options: EnvironmentOptions, reason: str, caplo
     assert found == options
     assert "environments are not compiled: " in caplog.text
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "has_own_parts"),
+    [(PPOConfig(fast_updates=False), False), (PPOConfig(recurrent="lstm"), False), (PPOConfig(), True)],
+)
+def test_environments_alone(config: Any, has_own_parts: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    found, options = compiled_options("CartPole-v1", config, AUTO, has_own_parts=has_own_parts)
+    assert found == config
+    assert options.vectorization == "compiled"
+    assert "updates are not compiled: PPO's are, without a loss" in caplog.text
+
+
+def test_other_agents_have_compiled_environments_alone() -> None:
+    config, options = compiled_options("Pendulum-v1", TD3Config(), AUTO)
+    assert (config, options.vectorization) == (TD3Config(), "compiled")
+
+
+def test_what_cannot_be_compiled_at_all_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"nothing can be compiled, .*FrozenLake-v1.*has no compiled form"):
+        compiled_options("FrozenLake-v1", PPOConfig(fast_updates=False), AUTO)
 
 
 def test_without_numba_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

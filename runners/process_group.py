@@ -131,7 +131,7 @@ class ProcessGroup(SingleProcess):
         self._is_in_first_only = False
         self._configs: list[Any] = []
         """The settings that the others have, policy by policy."""
-        self.agreed = Interruption()
+        self.agreed, self.asked = Interruption(), False
         if dist.is_initialized():
             raise ConfigurationError(
                 "torch.distributed is in use already in this process, and learners need it: call "
@@ -219,6 +219,7 @@ class ProcessGroup(SingleProcess):
             yield
         finally:
             self._is_in_first_only = False
+        self.agreed.requested |= self.asked
         agents: list[Any] = agents_of(run.agent)  # all are the library's
         if self.is_first:
             before, self._configs = self._configs, [agent.config for agent in agents]
@@ -241,11 +242,11 @@ class ProcessGroup(SingleProcess):
         return self._broadcast(command, self._patient)
 
     def gather(self, value: Any) -> list[Any]:
-        """As in the base. All also get requests to stop."""
+        """As in the base. All also get requests to stop, and agree on them at the end of the next `first_only`."""
         found: list[Any] = [None] * self.size
         with self._explaining():
             dist.all_gather_object(found, (self.own.requested, value))
-        self.agreed.requested |= any(requested for requested, _ in found)
+        self.asked |= any(requested for requested, _ in found)
         return [each for _, each in found]
 
     def broadcast(self, value: Any) -> Any:  # noqa: D102 - as in the base
@@ -355,7 +356,7 @@ def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 _OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
-_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\._kept\.\d+\.|runner\.)(\w+)")
+_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\._kept\.\d+\.)(\w+)")
 
 
 def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

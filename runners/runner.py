@@ -57,9 +57,9 @@ class Runner:
         self.group = group if group is not None else SingleProcess()
         self.group.offer(steered=self._steered)
         if isinstance(agent, DDPG):
-            self.data: OnPolicyData = OffPolicyData(agent, sampler, placement, self.group)
+            self.data: OnPolicyData = OffPolicyData(agent, sampler, placement)
         else:
-            self.data = OnPolicyData(agent, sampler, placement, self.group)
+            self.data = OnPolicyData(agent, sampler, placement)
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         self.iteration, self.seconds = 0, 0.0

@@ -21,10 +21,9 @@ from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.replay_rows import ReplayRows
-from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import Sampler
-from hybridppo.system.validation import part_of, whole
+from hybridppo.system.validation import whole
 
 
 class OnPolicyData:
@@ -38,11 +37,10 @@ class OnPolicyData:
         agent: the agent, prepared by the placement.
         sampler: the sampler of rollouts.
         placement: the placement.
-        group: the other processes that train together with this one.
     """
 
-    def __init__(self, agent: Agent, sampler: Sampler, placement: Placement, group: SingleProcess) -> None:
-        self._agent, self._sampler, self._placement, self._group = agent, sampler, placement, group
+    def __init__(self, agent: Agent, sampler: Sampler, placement: Placement) -> None:
+        self._agent, self._sampler, self._placement = agent, sampler, placement
         self.rollout: Any = None
         """The rollout that was sampled and not learned from; None if there is none."""
         self.lag = 0
@@ -144,11 +142,10 @@ class OnPolicyData:
         """A checkpoint is on the disk: delete what the newest `keep` do not need."""
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The state for `load_state`: tensors of all processes, and a JSON object."""
+        """The state for `load_state`, tensors and a JSON object. Several processes always end an update."""
         if self.rollout is None:
             return {}, {"version": None}
-        tensors = self._group.gathered({f"runner.{name}": each for name, each in self.rollout.tensors().items()})
-        return part_of(tensors, "runner."), {"version": self.rollout.version}
+        return self.rollout.tensors(), {"version": self.rollout.version}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], directory: Any) -> None:
         """Restore a saved state."""
@@ -164,13 +161,12 @@ class OffPolicyData(OnPolicyData):
         agent: the agent, prepared by the placement.
         sampler: samples the steps of a turn.
         placement: the placement.
-        group: the other processes that train together with this one.
     """
 
     _agent: DDPG
 
-    def __init__(self, agent: DDPG, sampler: Sampler, placement: Placement, group: SingleProcess) -> None:
-        super().__init__(agent, sampler, placement, group)
+    def __init__(self, agent: DDPG, sampler: Sampler, placement: Placement) -> None:
+        super().__init__(agent, sampler, placement)
         if agent.config.num_envs != sampler.num_envs:
             raise ConfigurationError(
                 f"an agent with a replay buffer learns from environments of one agent, and these have "

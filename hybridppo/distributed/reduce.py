@@ -36,7 +36,7 @@ class ShardedUpdate(Exchange):
 
     def __init__(self, parameters: FlatParameters, group: SingleProcess, *, first: int, in_order: bool) -> None:
         self._parameters, self._group, self.first, self._in_order = parameters, group, first, in_order
-        self._sent: Tensor | None = None
+        self._kept: Tensor | None = None
         """The rows of this learner's shards; None before the first minibatch."""
 
     def gather(self, own: Tensor) -> Tensor:
@@ -88,36 +88,24 @@ class ShardedUpdate(Exchange):
             torch.mul(gradient, weight, out=rows[i][:size])
             torch.mul(statistics, weight, out=rows[i][size:])
         assert rows is not None
-        total = self._sum(rows)
+        if self._in_order:
+            total = _sum_in_order(self.gather(rows))
+        else:
+            total = _sum_in_order(rows)
+            self._group.all_reduce(total)
         gradient.copy_(total[:size])
         return total[size:].clone()
 
     def _rows(self, measured: int, minibatch: Any) -> Tensor:
-        """`[own, ...]`, for the gradient and the statistics of each shard. Its memory is kept, and has one more number.
+        """`[own, ...]`, for the gradient and the statistics of each shard. Its memory is kept.
 
         A learner without rows in the first minibatch learns the number of statistics from the others.
         """
-        if self._sent is None:
+        if self._kept is None:
             of_shards = [[0 if shard is None else measured] for shard, _ in minibatch]
             width = len(self._parameters.gradient) + int(self.gather(torch.tensor(of_shards)).max())
-            self._sent = self._parameters.gradient.new_zeros(len(of_shards) * width + 1)
-        return self._sent[:-1].view(len(minibatch), -1)
-
-    def _sum(self, rows: Tensor) -> Tensor:
-        """The sum of the rows of all learners. On the host, it also carries whether a learner was asked to stop."""
-        group = self._group
-        if self._in_order or group.size == 1:
-            assert self._sent is not None  # it has the rows
-            self._sent[-1] = group.own.requested
-            everything = group.gather_rows(self._sent)
-            found, asks = _sum_in_order(everything[:, :-1].reshape(-1, rows.shape[1])), everything[:, -1]
-        else:
-            summed = torch.cat((_sum_in_order(rows), rows.new_full((1,), float(group.own.requested))))
-            group.all_reduce(summed)
-            found, asks = summed[:-1], summed[-1:]
-        if asks.device.type == "cpu":  # reading it would wait for another device
-            group.agreed.requested |= bool(asks.any())
-        return found
+            self._kept = self._parameters.gradient.new_zeros(len(of_shards), width)
+        return self._kept
 
 
 class ShardedBatch:

@@ -314,7 +314,7 @@ def test_others_take_settings_that_a_callback_of_the_first_changes(kind: Any) ->
     class Pair(ProcessGroup):
         def __init__(self, rank: int) -> None:
             SingleProcess.__init__(self)
-            self.rank, self.size, self._is_in_first_only, self._configs = rank, 2, False, []
+            self.rank, self.size, self._is_in_first_only, self._configs, self.asked = rank, 2, False, [], False
 
         def _command(self, *command: Any) -> Any:
             return told.put(command) if self.rank == 0 else told.get()

@@ -30,7 +30,7 @@ try:
     store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False, timeout=timedelta(seconds=60))
     group = process_group.ProcessGroup(store, rank, 2, timeout=timeout, start_timeout=60.0, is_local=sys.argv[4] == "1")
     group.own.requested = rank == 1
-    assert group.gather(rank) == [0, 1] and group.agreed.requested
+    assert group.gather(rank) == [0, 1] and group.asked
     assert group.broadcast({"rank": rank}) == {"rank": 0}
     print("there", flush=True)
     sys.stdin.readline() if rank == 0 else group.gather(None)

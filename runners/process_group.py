@@ -67,8 +67,9 @@ class SingleProcess:
     def first_only(self, run: TrainingRun) -> Iterator[None]:
         """A context for work that only the first does.
 
-        At its end the others make the calls of the first, stop if a callback of the first has ended its `run`, and take
-        the settings of its agent, which a callback may have changed. A context within another is part of it.
+        At its end the others make the calls of the first, and take the settings of its agent, which a callback may have
+        changed. All stop if one was asked to, or if a callback of the first has ended its `run`. A context within
+        another is part of it.
         """
         yield
 
@@ -219,17 +220,20 @@ class ProcessGroup(SingleProcess):
             yield
         finally:
             self._is_in_first_only = False
-        self.agreed.requested |= self.asked
         agents: list[Any] = agents_of(run.agent)  # all are the library's
         if self.is_first:
             before, self._configs = self._configs, [agent.config for agent in agents]
-            self._command(_CONTINUE, run.stopped_by, [] if self._configs == before else self._configs)
+            changed = [] if self._configs == before else self._configs
+            self.agreed.requested |= self.asked or self.own.requested
+            self._command(_CONTINUE, self.agreed.requested, run.stopped_by, changed)
             return
         while (command := self._command())[0] != _CONTINUE:
             super().call(*command)
-        if command[1] is not None:
-            run.stop(command[1])
-        for agent, config in zip(agents, command[2]):  # noqa: B905 - none if they are the same
+        _, asks, stopped_by, changed = command
+        self.agreed.requested |= asks
+        if stopped_by is not None:
+            run.stop(stopped_by)
+        for agent, config in zip(agents, changed):  # noqa: B905 - none if they are the same
             if config != agent.config:
                 agent.config = config
 

@@ -133,29 +133,22 @@ class ShardedBatch:
 
     def orders(self, generator: np.random.Generator, epochs: int) -> list[list[Tensor]]:
         """The order of each shard's rows in each epoch, which depends on the shard's number."""
-        seeds = generator.integers(2**63, size=epochs).tolist()
-        return [[self._order(seed, self._update.first + i, part) for i, part in enumerate(self.own)] for seed in seeds]
-
-    @staticmethod
-    def _order(seed: int, shard: int, part: Any) -> Tensor:
-        (order,) = part.orders(np.random.default_rng([seed, shard]), 1)
-        found: Tensor = order
-        return found
+        seeds, first = generator.integers(2**63, size=epochs).tolist(), self._update.first
+        return [
+            [part.orders(np.random.default_rng([seed, shard]), 1)[0] for shard, part in enumerate(self.own, first)]
+            for seed in seeds
+        ]
 
     def epochs(self, orders: Sequence[Sequence[Tensor]], sizes: Sequence[int], normalizes: bool) -> Any:
         """As `Batch.epochs`, normalised over the whole minibatch."""
         count = len(sizes)
         of_shards = [torch.stack(each) for each in zip(*orders, strict=True)]
+        nothing = self._update._parameters.gradient.new_zeros((len(orders), count, 4))
         own = [
-            part.sums(order, _sizes(len(part), count)) if len(part) else order.new_zeros(1)
+            part.sums(order, _sizes(len(part), count)) if len(part) else nothing
             for part, order in zip(self.own, of_shards, strict=True)
         ]
-        like = next((each for each in own if each.ndim == 4), None)
-        if like is None:
-            like = self._update._parameters.gradient.new_zeros((len(orders), count, 4))
-        own = [each if each.ndim == 3 else torch.zeros_like(like) for each in own]
-        everything = self._update.gather(torch.stack(own))
-        number, total, squares, of_weights = everything.unbind(-1)  # [S, E, M] each
+        number, total, squares, of_weights = self._update.gather(torch.stack(own)).unbind(-1)  # [S, E, M] each
         numbers, totals = number.sum(0), total.sum(0)
         apart = total / number.clamp(min=1.0) - totals / numbers
         whole = torch.stack((numbers, totals, (squares + number * apart.square()).sum(0), of_weights.sum(0)), -1)

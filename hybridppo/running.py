@@ -205,8 +205,6 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         runner = strategy.runner(agent, sampler, placement, **goal, callbacks=callbacks, interruption=plan.interruption)
         run.environments = RunEnvironments(runner.steer)
         stack.callback(run.environments.close)
-        if names := settings.environment.info_metrics:
-            sampler.infos.measure(names)
         seconds, keep = settings.run.checkpoint_seconds, settings.run.keep_checkpoints
         checkpointing = Checkpointing(runner, directory, seconds=seconds, keep=keep)
         stack.callback(checkpointing.close)
@@ -272,7 +270,9 @@ def _callbacks(
         )
         stack.callback(evaluator.close)
     shows, every = plan.progress, run.evaluate_every
-    found.append(EvaluationDuringTraining(runner, checkpointing, directory, evaluator, every=every, shows=shows))
+    evaluation = EvaluationDuringTraining(runner, checkpointing, directory, evaluator, every=every, shows=shows)
+    if evaluator is not None:
+        found.append(evaluation)
     if run.target_return is not None:
         found.append(StopAtReturn(run.target_return))
     found += plan.callbacks

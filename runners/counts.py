@@ -374,20 +374,11 @@ class InfoMetrics:
 
     def __init__(self, environments: Any, *, warns: bool = True) -> None:
         self._environments, self._warns = environments, warns
-        self.names: Sequence[str] = ()
+        self.names: Sequence[str] = environments.info_names
         self.sums: list[Sums] = []
         """The sums over each rollout since the last `metrics`."""
         self._so_far: list[Sums] = []
         """The sums over the rollout under way, up to the last checkpoint."""
-
-    def measure(self, names: Sequence[str]) -> None:
-        """Sum up these entries of infos from now on.
-
-        Raises:
-            ConfigurationError: if the environments have no infos.
-        """
-        self._environments.measure_infos(names)
-        self.names = names
 
     def take(self) -> None:
         """Take the sums over the rollout under way so far."""

@@ -136,8 +136,6 @@ def made_for(
     environments = make_environments(source, num_envs, options, own_number=own_number)
     try:
         require_spaces_of(agent, environments)
-        if options.info_metrics:
-            environments.measure_infos(options.info_metrics)
     except (EnvError, ConfigurationError):
         environments.close()
         raise

@@ -171,7 +171,8 @@ class EvaluationDuringTraining(Callback):
         runner: the training.
         checkpointing: saves the evaluated agents.
         directory: for results; None writes none.
-        evaluator: runs the episodes; None if the training is not evaluated (any more).
+        evaluator: runs the episodes; None if the training is not evaluated (any more). This is then no callback, and
+            only keeps the state of earlier evaluations.
         every: environment steps between evaluations, of all environments together.
         shows: whether to show results on stderr.
     """
@@ -189,7 +190,8 @@ class EvaluationDuringTraining(Callback):
         shows: bool,
     ) -> None:
         self._runner, self._checkpointing, self._directory = runner, checkpointing, directory
-        self._evaluator, self._every, self._shows = evaluator, every, shows
+        self._every, self._shows = every, shows
+        self._evaluator: Any = evaluator
         self._env_steps = 0
         """Environment steps at the last evaluation that was begun."""
         self._reported = 0
@@ -200,7 +202,7 @@ class EvaluationDuringTraining(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """In a resumed training, begin an unfinished evaluation again, and do one that is due."""
-        if self._pending is not None and self._evaluator is not None and self._directory is not None:
+        if self._pending is not None and self._directory is not None:
             try:
                 tensors = checkpoints.load(self._directory.checkpoint(self._pending["checkpoint"])).tensors
             except CheckpointError as error:
@@ -208,52 +210,47 @@ class EvaluationDuringTraining(Callback):
                 self._pending = None
             else:
                 with contextlib.suppress(Stopped):
-                    self._begin(self._evaluator, tensors)
-        self._evaluate_if_due()
+                    self._begin(tensors)
+        self.on_iteration(run, {})
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Evaluate if due."""
-        self._evaluate_if_due()
+        """If due, report the last evaluation's result, and evaluate the present agent; a stop leaves that for later."""
+        if not self._is_due():
+            return
+        with contextlib.suppress(Stopped):
+            self._await()
+            if not self._runner.is_stopping or self._runner.stopped_by is not None:
+                self._pending = self._checkpointing.moment()
+                self._env_steps = self._pending["env_steps"]
+                if self._evaluator.is_concurrent:
+                    self._keep_pending()
+                    self._checkpointing.save()
+                self._begin()
 
     def on_finish(self, run: TrainingRun) -> None:
         """Wait for an unfinished evaluation; after a stop, it is made when the training is resumed."""
-        if not self._runner.interrupted and self._evaluator is not None:
+        if not self._runner.interrupted:
             with contextlib.suppress(Stopped):
-                self._await(self._evaluator)
+                self._await()
             self._runner.interrupted = self._pending is not None or self._is_due()
 
     def _is_due(self) -> bool:
         return self._runner.steps_learned // self._every > self._env_steps // self._every
 
-    def _evaluate_if_due(self) -> None:
-        """Report the result of the last evaluation, and evaluate the present agent; a stop leaves that for later."""
-        evaluator = self._evaluator
-        if evaluator is None or not self._is_due():
-            return
-        with contextlib.suppress(Stopped):
-            self._await(evaluator)
-            if not self._runner.is_stopping or self._runner.stopped_by is not None:
-                self._pending = self._checkpointing.moment()
-                self._env_steps = self._pending["env_steps"]
-                if evaluator.is_concurrent:
-                    self._keep_pending()
-                    self._checkpointing.save()
-                self._begin(evaluator)
-
-    def _begin(self, evaluator: Evaluator, tensors: dict[str, Any] | None = None) -> None:
+    def _begin(self, tensors: dict[str, Any] | None = None) -> None:
         """Begin to evaluate the present agent, or the one with the tensors of a checkpoint; in this process, also end.
 
         Raises:
             Stopped: if a stop was requested.
         """
-        evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
-        if not evaluator.is_concurrent:
-            self._await(evaluator)
+        self._evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
+        if not self._evaluator.is_concurrent:
+            self._await()
 
-    def _await(self, evaluator: Evaluator) -> None:
+    def _await(self) -> None:
         """Wait for the result of the evaluation that was begun, if there is one, and report it."""
         if self._pending is not None:
-            result = evaluator.result()
+            result = self._evaluator.result()
             moment, self._pending = self._pending, None
             self._report(moment, result)
 
@@ -270,7 +267,7 @@ class EvaluationDuringTraining(Callback):
         self._checkpointing.add_metrics({**figures, "evaluation_env_steps": moment["env_steps"]})
         if self._directory is not None:
             self._directory.log(line, EVALUATIONS)
-            if self._evaluator is not None and not self._evaluator.is_concurrent:
+            if not self._evaluator.is_concurrent:
                 self._checkpointing.save()
             self._directory.judge(moment["checkpoint"], evaluation.return_mean)
             self._keep_pending()

@@ -509,8 +509,11 @@ class LocalFiller(Stepper):
     ) -> None:
         self.encode, self.num_agents = environments.encode, environments.num_agents
         self.skips_row_after_end, self.clips_rewards = environments.skips_row_after_end, environments.clips_rewards
-        self.steer, self.measure_infos = environments.steer, environments.measure_infos
-        self.take_infos = environments.take_infos
+        self.steer, self.info_names, self.take_infos = (
+            environments.steer,
+            environments.info_names,
+            environments.take_infos,
+        )
         self._environments, self._plan, self._first_seed = environments, plan, plan.env_seed
         # With a thread, one buffer is filled while the agent learns from the other.
         capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY

@@ -69,7 +69,7 @@ class ShardsSampler(Sampler):
         super().__init__(environments, one._plan, counts)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = one.num_envs // environments.num_agents, group
-        self.infos = InfoMetrics(self, warns=first == 0)
+        self.infos = InfoMetrics(environments.parts[0], warns=first == 0)
 
     # Rollouts
 
@@ -91,11 +91,6 @@ class ShardsSampler(Sampler):
         self.counts.add_parts(*counted)
         self.metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
-
-    def measure_infos(self, names: Sequence[str]) -> None:
-        """Sum up these entries of infos in the shards of this process."""
-        for sampler in self._samplers:
-            sampler.infos.measure(names)
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, in all processes; only the first raises errors of the call or the change."""

@@ -68,7 +68,7 @@ class Worker:
 
     def answer(self, kind: str, arguments: Sequence[Any]) -> tuple[Any, HybridPPOError | None]:
         """The result of a method of the stepper or of the environments, or the error if they cannot do that."""
-        owner = self._environments if kind in ("measure_infos", "steer") else self.stepper
+        owner = self._environments if kind == "steer" else self.stepper
         try:
             return getattr(owner, kind)(*arguments), None
         except (EnvError, ConfigurationError) as error:

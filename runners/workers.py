@@ -223,7 +223,7 @@ class Workers:
         self.on_loss: Callable[[int], None] = self._replaced.add
         """Called with the number of a worker that was lost and replaced."""
         self._restarts, self._env_seed = options.restarts, plan.env_seed
-        self._info_names: Sequence[str] = ()
+        self.info_names = options.info_metrics
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
 
@@ -315,9 +315,8 @@ class Workers:
             raise error
 
         def begin(seed: int) -> None:
-            names = [("measure_infos", (self._info_names,))] if self._info_names else []
-            for kind, arguments in [*(("steer", (steering,)) for steering in self._steering), *names]:
-                self.pool.ask(worker, kind, arguments)
+            for steering in self._steering:
+                self.pool.ask(worker, "steer", (steering,))
                 for _, answer in self.pool.answers([worker]):
                     problem = answer if isinstance(answer, WorkerLostError) else answer[0][1]
                     if problem is not None:
@@ -349,17 +348,10 @@ class Workers:
             raise problem
         return list(results)
 
-    def measure_infos(self, names: Sequence[str]) -> None:
-        """As `Environments.measure_infos`."""
-        self._ask("measure_infos", [(names,)] * len(self.columns))
-        self._info_names = names
-
     def take_infos(self) -> Sums:
         """As `Environments.take_infos`, of all workers."""
         found, self.infos = self.infos, []
-        return {
-            name: np.sum([[0.0] * 4, *(sums[name] for sums in found)], axis=0).tolist() for name in self._info_names
-        }
+        return {name: np.sum([[0.0] * 4, *(sums[name] for sums in found)], axis=0).tolist() for name in self.info_names}
 
     def steer(self, steering: Steering) -> list[Any]:
         """As `Environments.steer`."""

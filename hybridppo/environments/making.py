@@ -113,10 +113,15 @@ def make_environments(
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
-    if (problem := _misfit(options, environments)) is not None:
+    try:
+        if (problem := _misfit(options, environments)) is not None:
+            raise ConfigurationError(problem)
+        if options.info_metrics:
+            environments.measure_infos(options.info_metrics)
+    except ConfigurationError:
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
-        raise ConfigurationError(problem)
+        raise
     return environments
 
 

@@ -222,7 +222,7 @@ def test_what_cannot_say_when_to_stop_is_refused() -> None:
 
 def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> None:
     agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=2, hidden_sizes=()))
-    (linear,) = agent.actor
+    linear = agent.actor.head
     with torch.no_grad():
         linear.weight.copy_(-torch.eye(4))  # always wrong
     placement = Mirrored("cpu", "cpu", publish_every=1000, force_copy=True)

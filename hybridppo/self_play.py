@@ -160,7 +160,7 @@ def _score(
     options = SelfPlayOptions(**vars(own), opponent_of=lambda path: against)
     with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
-        environments.steer(Steering("self_play", "set_opponents", [{"": (["other"], [1.0])}, {}]))
+        environments.steer(Steering("self_play", "set_opponents", [{"": {"snapshots": ["other"], "weights": [1.0]}}]))
         with acting(agent) as acting_with:
             of_evaluation = seed_of(seed, "evaluation")
             run_episodes(
@@ -250,7 +250,7 @@ class OpponentPools(Callback):
             self._take_snapshots(self.pools)
             self._tell()
             return
-        for policy, pool in before.arguments[1].items():
+        for policy, pool in before.arguments[0].items():
             self.pools[policy].rating, self.pools[policy].snapshots = pool["rating"], pool["snapshots"]
         paths = [self._folder / policy / name for policy, pool in self.pools.items() for name in pool.snapshots]
         missing = [path for path in paths if not path.is_file()]
@@ -312,10 +312,8 @@ class OpponentPools(Callback):
         snapshot["score"] += score
 
     def _tell(self) -> None:
-        latest, prioritised = self._options.latest, self._options.opponents == "prioritised"
-        opponents = {
-            policy: [list(pool.snapshots), pool.weights(latest, prioritised=prioritised)]
-            for policy, pool in self.pools.items()
-        }
-        ratings = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
-        self._sampler.steer(Steering("self_play", "set_opponents", [opponents, ratings]))
+        pools = {}
+        for policy, pool in self.pools.items():
+            weights = pool.weights(self._options.latest, prioritised=self._options.opponents == "prioritised")
+            pools[policy] = {"rating": pool.rating, "snapshots": pool.snapshots, "weights": weights}
+        self._sampler.steer(Steering("self_play", "set_opponents", [pools]))

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.checks import TRUTHS, as_flag
-from hybridppo.environments.wrappers import MaskedRows, has_mask, without_mask
+from hybridppo.environments.wrappers import RowMaker, has_mask, without_mask
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
@@ -49,31 +49,6 @@ class _Report(NamedTuple):
     terminated: Any
     truncated: Any
     info: Any
-
-
-class _Slot:
-    """Makes an agent's row from its observations and masks.
-
-    Args:
-        name: the agent.
-        encode: encodes what the agent sees of the row.
-        own: encodes the agent's observations, without the mask.
-        masked: makes rows with a mask, without what critics see besides; None if there is no mask.
-    """
-
-    def __init__(
-        self, name: str, encode: ObservationEncoder, own: ObservationEncoder, masked: MaskedRows | None
-    ) -> None:
-        self.name, self.encode, self._own, self._masked = name, encode, own, masked
-
-    def row(self, observation: Any, info: Any, *, has_ended: bool, is_checked: bool) -> tuple[Array, Any]:
-        """As `MaskedRows.row`; errors name the agent."""
-        try:
-            if self._masked is not None:
-                return self._masked.row(observation, info, has_ended=has_ended, is_checked=is_checked)
-            return self._own.one(self._own.checked(observation) if is_checked else observation), None
-        except BadValueError as error:
-            raise BadValueError(f"{self.name}: {error}") from None
 
 
 class MultiAgentEnvironment:
@@ -116,10 +91,11 @@ class MultiAgentEnvironment:
         """The spaces that all agents share, or `SpacesOfAgents`."""
         self.action_space = gym.spaces.Tuple(acted)
         self._slot_of_agent = {agent: slot for slot, agent in enumerate(self.agents)}
-        self._slots: list[_Slot] = []
-        for slot, (sees, own) in enumerate(zip(encoders_of(seen), encoders_of(observed), strict=True)):
-            masked = MaskedRows(own, acted[slot], are_within[slot]) if have_masks[slot] else None
-            self._slots.append(_Slot(f"agent {self.agents[slot]!r}", sees, own, masked))
+        self._names = [f"agent {agent!r}" for agent in self.agents]
+        self._encoders = encoders_of(seen)
+        """Encoders of what each agent sees of its row."""
+        each = zip(encoders_of(observed), acted, have_masks, are_within, strict=True)
+        self._makers = [RowMaker(own, action if has else None, within) for own, action, has, within in each]
         encode, num_agents = ObservationEncoder(self.agent.observation_space), len(self.agents)
         self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
@@ -175,7 +151,7 @@ class MultiAgentEnvironment:
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
         for slot, observation, reward, terminated, truncated, info in self._reports(actions):
-            name = self._slots[slot].name
+            name = self._names[slot]
             if not isinstance(reward, (float, int, np.generic)):
                 reward = as_scalar(f"{name}: its reward", as_numbers(f"{name}: its reward", reward))
             self.rewards[slot] += reward
@@ -219,14 +195,14 @@ class MultiAgentEnvironment:
         Raises:
             BadValueError: naming the agent and the number.
         """
-        for slot, each in enumerate(self._slots):
+        for slot, name in enumerate(self._names):
             self._require_finite_row(slot, "observation")
-            require_finite(f"{each.name}: its reward", self.rewards[slot])
+            require_finite(f"{name}: its reward", self.rewards[slot])
 
     def rows_of(self, slots: Sequence[int]) -> Array:
         """The rows of agents with the same spaces, as their policy takes them; copied."""
         rows = self.rows[slots]
-        return self._slots[slots[0]].encode.layout.own(rows) if self._differ else rows
+        return self._encoders[slots[0]].layout.own(rows) if self._differ else rows
 
     def take_over(self, before: Any) -> None:
         """Take over what outlives a restart from the environment that this one replaces."""
@@ -269,19 +245,24 @@ class MultiAgentEnvironment:
         if terminated:
             self.rows[slot] = self._own_rows[slot] = 0
         elif observation is None:
-            name = self._slots[slot].name
+            name = self._names[slot]
             raise BadValueError(f"{name} was truncated, and its step returned no final observation to bootstrap from")
         else:
             self._write(slot, observation, info, has_ended=True)
 
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
-        own = self._slots[slot]
-        row, self.masks[slot] = own.row(observation, info, has_ended=has_ended, is_checked=self._checks > 0)
+        try:
+            row, self.masks[slot] = self._makers[slot].row(
+                observation, info, has_ended=has_ended, is_checked=self._checks > 0
+            )
+        except BadValueError as error:
+            raise BadValueError(f"{self._names[slot]}: {error}") from None
+        end = self._encoders[slot].size
         if self._of_critics is not None:  # the mask is at the end of a row
-            size, end = self._of_critics.sizes[slot], own.encode.size
+            size = self._of_critics.sizes[slot]
             self._own_rows[slot, :size], self.rows[slot, end - len(row) + size : end] = row[:size], row[size:]
         elif self._differ:
-            self.rows[slot, : own.encode.size] = own.encode.layout.among_others(row)
+            self.rows[slot, :end] = self._encoders[slot].layout.among_others(row)
         else:
             self.rows[slot] = row
 
@@ -298,8 +279,7 @@ class MultiAgentEnvironment:
         np.copyto(self.rows, whole, where=seen[:, None] & ~self._of_critics.beside)
 
     def _require_finite_row(self, slot: int, what: str) -> None:
-        own = self._slots[slot]
-        own.encode.require_finite(f"{own.name}: its {what}", self.rows_of([slot])[0])
+        self._encoders[slot].require_finite(f"{self._names[slot]}: its {what}", self.rows_of([slot])[0])
 
     def _newcomer(self, agent: Any) -> BadValueError:
         """The error for an agent that appears in the middle of an episode."""
@@ -385,7 +365,7 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
         for _ in range(len(self.agents) + 1):
             if not game.agents:
                 if self.present.any():
-                    name = self._slots[int(np.flatnonzero(self.present)[0])].name
+                    name = self._names[int(np.flatnonzero(self.present)[0])]
                     raise BadValueError(f"{name} is gone, and was neither terminated nor truncated")
                 return
             agent = game.agent_selection
@@ -393,7 +373,7 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
             if not isinstance(result, tuple) or len(result) != 5:
                 raise BadValueError("its last() did not return five values, as pettingzoo.AECEnv")
             _, _, terminated, truncated, self.infos[agent] = result
-            name = self._slots[slot].name
+            name = self._names[slot]
             has_ended = as_flag(f"{name}: its terminated", terminated) or as_flag(f"{name}: its truncated", truncated)
             if not has_ended:
                 self.turn = slot

@@ -99,12 +99,9 @@ class SelfPlayGame:
         self._folder = Path(folder)
         self._opponents.clear()
 
-    def set_opponents(self, pools: Mapping[str, tuple[list[str], list[float]]], ratings: Mapping[str, Any]) -> None:
-        """Draw the opponents of each policy by these names and weights from the next episode on.
-
-        `ratings` is not used here.
-        """
-        self._pools = pools
+    def set_opponents(self, pools: Mapping[str, Mapping[str, Any]]) -> None:
+        """Draw the opponents of each policy from its `snapshots`, by name, with their `weights`, from now on."""
+        self._pools = {policy: (list(pool["snapshots"]), pool["weights"]) for policy, pool in pools.items()}
 
     def take_results(self) -> list[list[Any]]:
         """The results of the episodes since the last call."""

@@ -176,7 +176,10 @@ def write(environment: Any, leaves: Leaves) -> None:
         EnvStateError: naming a leaf that cannot be written; the environment must then be reset.
     """
     walk = Walk(environment)
-    leaves = _with_same(walk, leaves)
+    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
+    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
+        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
+    leaves = {**leaves, **{path: walk.leaves[path] for path in same}}
     differ = {path for path, leaf in leaves.items() if path not in walk.leaves or walk.leaves[path] != leaf}
     # Others of the same object get the new one.
     differ |= {path for path, leaf in leaves.items() if _kind(leaf) == "again" and leaf["again"] in differ}
@@ -197,22 +200,6 @@ def write(environment: Any, leaves: Leaves) -> None:
     others = [path for path in {**leaves, **found} if found.get(path, found) != leaves.get(path, found)]
     if others:
         raise EnvStateError(f"{others[0]} differs from when it was saved, and cannot be written")
-
-
-def require_same(environment: Any, leaves: Leaves) -> None:
-    """Refuse an environment that began otherwise than the saved one, by leaves that have not changed since.
-
-    Raises:
-        EnvStateError: naming such a leaf.
-    """
-    _with_same(Walk(environment), leaves)
-
-
-def _with_same(walk: Walk, leaves: Leaves) -> Leaves:
-    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
-    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
-        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
-    return {**leaves, **{path: walk.leaves[path] for path in same}}
 
 
 def generators_of(environment: Any) -> list[tuple[str, Any, Any]]:
@@ -482,7 +469,6 @@ class EpisodeStart:
         """
         start, hidden, problem = decoded(saved["started"]), saved["hidden"], "its actions were not saved"
         has_begun = bool(hidden) and saved["started"] == encoded(self._start)  # with all that no walk finds
-        require_same(env, saved["leaves"])
         if not has_begun:
             self._start = start
             try:
@@ -526,13 +512,12 @@ class ActionHistory:
             longest: steps of the longest unfinished episode; older actions are dropped. None if it is not known.
         """
         self._blocks.append((actions.copy(), seconds))
-        steps, total = sum(len(block) for block, _ in self._blocks), sum(taken for _, taken in self._blocks)
         while len(self._blocks) > 1:
-            block, taken = self._blocks[0]
-            if total <= LONGEST and (longest is None or steps - len(block) < longest):
+            steps_but_first = sum(len(block) for block, _ in self._blocks) - len(self._blocks[0][0])
+            total = sum(taken for _, taken in self._blocks)
+            if total <= LONGEST and (longest is None or steps_but_first < longest):
                 break
             self._blocks.popleft()
-            steps, total = steps - len(block), total - taken
 
     def put_into(self, states: list[EnvState]) -> None:
         """Add the actions of its episode to each state.

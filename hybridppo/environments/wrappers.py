@@ -61,24 +61,25 @@ def mask_for_sample(space: gym.Space[Any], mask: Any) -> Any:
     return tuple(parts)
 
 
-class MaskedRows:
-    """Makes rows from observations and masks.
+class RowMaker:
+    """Makes rows from observations, and from masks if there are any.
 
     Args:
         own: encodes observations, without masks.
-        action: the action space.
+        action: the action space; None for rows without masks.
         is_within: whether the mask comes within the observation, and not in the info.
 
     Raises:
         EnvError: if actions have no choices, since only choices can be masked.
     """
 
-    def __init__(self, own: ObservationEncoder, action: gym.Space[Any], is_within: bool = False) -> None:
-        self.space = MaskedObservation(own.space, action)
+    def __init__(self, own: ObservationEncoder, action: gym.Space[Any] | None, is_within: bool = False) -> None:
         self._own, self._is_within = own, is_within
+        self._masked = None if action is None else MaskedObservation(own.space, action)
+        self.space = own.space if self._masked is None else self._masked
 
     def row(self, observation: Any, info: Any, *, has_ended: bool = False, is_checked: bool = False) -> tuple[Any, Any]:
-        """A row, and its mask.
+        """A row, and its mask, None if there is none.
 
         Args:
             observation: the observation.
@@ -93,11 +94,13 @@ class MaskedRows:
             observation, info = mask_apart(observation)
         if is_checked:
             observation = self._own.checked(observation)
+        if (space := self._masked) is None:
+            return self._own.one(observation), None
         mask = info.get(MASK) if isinstance(info, (dict, Mapping)) else None
         if mask is not None:
-            numbers = self.space.mask_row(mask)
+            numbers = space.mask_row(mask)
         elif has_ended:
-            numbers = np.zeros(self.space.num_actions, np.float32)
+            numbers = np.zeros(space.num_actions, np.float32)
         else:
             found = f"it has {sorted(map(str, info))}" if info else "it is empty"
             raise BadValueError(
@@ -105,8 +108,8 @@ class MaskedRows:
                 "leave action_masks out"
             )
         if not has_ended:
-            self.space.require_choice(numbers)
-        return self.space.joined(observation, numbers), mask
+            space.require_choice(numbers)
+        return space.joined(observation, numbers), mask
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -118,7 +121,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
-        self._rows = MaskedRows(ObservationEncoder(env.observation_space), env.action_space)
+        self._rows = RowMaker(ObservationEncoder(env.observation_space), env.action_space)
         self.observation_space = self._rows.space
         self._has_begun = False
         self.mask: Any = None

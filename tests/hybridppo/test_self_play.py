@@ -193,7 +193,7 @@ class Plays:
 def test_the_learner_is_one_player_and_the_opponent_the_other() -> None:
     opponent = Plays(0)
     game = SelfPlayGame(ParallelEnvironment(Duel()), SelfPlayOptions(opponent_of=opponent))
-    game.set_opponents({"": (["somebody"], [1.0])}, {})
+    game.set_opponents({"": {"snapshots": ["somebody"], "weights": [1.0]}})
     sides = set()
     for episode in range(8):
         rows, _ = game.reset(seed=episode)
@@ -211,7 +211,7 @@ def test_the_learner_is_one_player_and_the_opponent_the_other() -> None:
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
     game = SelfPlayGame(TurnBasedEnvironment(Counting()), SelfPlayOptions(opponent_of=Plays(0)))  # takes one
-    game.set_opponents({"": (["somebody"], [1.0])}, {})
+    game.set_opponents({"": {"snapshots": ["somebody"], "weights": [1.0]}})
     begun = {}
     for episode in range(8):
         rows, _ = game.reset(seed=episode)
@@ -250,7 +250,7 @@ def test_games_that_ended_before_a_restart_are_rated() -> None:
             return super().step(actions)
 
     environments = make_environments(Fails, 1, SelfPlayOptions(opponent_of=Plays(0), on_env_error="restart"))
-    environments.steer(Steering("self_play", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
+    environments.steer(Steering("self_play", "set_opponents", [{"": {"snapshots": ["somebody"], "weights": [1.0]}}]))
     take = Steering("once", "take_results", [])
     assert environments.steer(take) == [[]]
     environments.reset(0)
@@ -284,7 +284,7 @@ def test_of_several_policies_one_is_all_its_players_and_snapshots_the_others() -
     opponent, names = Plays(1), {"red_0": "red", "blue_0": "blue", "red_1": "red"}
     options = SelfPlayOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
     game = SelfPlayGame(ParallelEnvironment(Tugging()), options)
-    game.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
+    game.set_opponents({name: {"snapshots": [name[0]], "weights": [1.0]} for name in ("red", "blue")})
     expected = {  # of the learner: who is there, the learner's rewards for pulling with all it has, and what is shown
         "red": ([True, False, True], [1.0, 0.0, 1.0], [[0, 0, 1, 0]], ["red", "blue", "b", 1.0]),
         "blue": ([False, True, False], [0.0, -1.0, 0.0], [[0, 1], [1, 0]], ["blue", "red", "r", 0.0]),

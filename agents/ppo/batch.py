@@ -13,31 +13,12 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.networks.recurrent import Segments
 from hybridppo.rollouts.rollout import Columns
-from hybridppo.spaces.frames import FrameLayout
 from hybridppo.system.devices import sent
 
 STATES = ("actor_states", "critic_states")
 """Columns without an axis of time."""
 FLAGS = ("starts", "valid")
 """Arrays on the host, by which sequences are cut."""
-
-
-class FrameStacks:
-    """Stacks of frames that store each frame once. A batch has the frames' numbers, `[..., K]`, as observations.
-
-    Args:
-        frames: `[F, *frame]`.
-        layout: layout of a stack in a row.
-    """
-
-    def __init__(self, frames: Tensor, layout: FrameLayout) -> None:
-        self._frames, self._layout = frames, layout
-
-    def made(self, numbers: Tensor) -> Tensor:
-        """The stacks `[B, *row]` of frames with these numbers, `[B, K]`, the oldest first."""
-        frames = self._frames.index_select(0, numbers.flatten())
-        stacked: Tensor = self._layout.stacked(frames.view(*numbers.shape, *frames.shape[1:]))
-        return stacked
 
 
 class Batch(Columns):
@@ -49,7 +30,7 @@ class Batch(Columns):
     """
 
     observations: Any
-    """`[B, *row]`; with `stacks`, the numbers of their frames."""
+    """`[B, *row]`."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -64,8 +45,6 @@ class Batch(Columns):
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
     counted: Tensor | None = None
     """In a padded minibatch, `[B]` bool: which rows count."""
-    stacks: FrameStacks | None = None
-    """Makes stacks of frames for the networks."""
     actor_states: Any = None
     """With an axis of time, `[S, state]`: the actor's states before the sequences."""
     critic_states: Any = None
@@ -80,8 +59,8 @@ class Batch(Columns):
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
-        """The rows of several batches in one, with whole stacks of frames."""
-        of_each = [part.made().columns() for part in parts]
+        """The rows of several batches in one."""
+        of_each = [part.columns() for part in parts]
         return cls(**{name: torch.cat([columns[name] for columns in of_each]) for name in of_each[0]})
 
     def columns(self) -> dict[str, Any]:
@@ -104,21 +83,12 @@ class Batch(Columns):
         """The largest number of minibatches: a single row has no standard deviation to normalise by."""
         return min(len(self), max(1, len(self) // 2)) if normalizes and self.valid is None else len(self)
 
-    @property
-    def inputs(self) -> Any:
-        """The observations as networks take them, `[B, *row]`."""
-        return self.observations if self.stacks is None else self.stacks.made(self.observations)
-
-    def made(self) -> "Batch":
-        """The same batch with stacks of frames as observations."""
-        return self if self.stacks is None else self.with_columns(observations=self.inputs, stacks=None)
-
     def outputs(self, network: nn.Module, states: Any) -> Tensor:
         """The outputs of a network, `[B, outputs]`, or `[L, S, outputs]`; gradients reach back to the states."""
         of_sequences: Any = None if self.valid is None else network.of_sequences
         found: Tensor
         if of_sequences is None:
-            found = network(self.inputs)
+            found = network(self.observations)
         else:
             found = of_sequences(self.observations, states, self._segments)
         return found
@@ -176,7 +146,7 @@ class Batch(Columns):
         if self.valid is not None:
             parts |= {name: np.split(getattr(self, name), np.cumsum(sizes)[:-1], 1) for name in FLAGS}
         cut = zip(*parts.values(), strict=True)
-        return (Batch(stacks=self.stacks, **dict(zip(parts, part, strict=True))) for part in cut)
+        return (Batch(**dict(zip(parts, part, strict=True))) for part in cut)
 
     def some(self, least: int) -> "Batch":
         """A batch of `least` rows, or sequences, which repeat."""

@@ -68,7 +68,7 @@ class Backend:
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """An epoch's batch cut into minibatches for `gradient`, which are views."""
-        return (minibatch.made() for minibatch in epoch.split(sizes))
+        return epoch.split(sizes)
 
     def all_steps(self, epoch: Batch, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
@@ -148,7 +148,7 @@ class Backend:
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values `[B]` of observations `[B, *row]`, without a gradient."""
-        size = self._rows_at_once(len(observations), observations.dtype == torch.uint8)
+        size = self._rows_at_once(len(observations), observations)
         return torch.cat([self.critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()
@@ -161,8 +161,7 @@ class Backend:
         """
         round_products = nullcontext if sizes is None else self._rounding
         if sizes is None:
-            is_large = batch.stacks is not None or batch.observations.dtype == torch.uint8
-            size = self._rows_at_once(len(batch), is_large)
+            size = self._rows_at_once(len(batch), batch.observations)
             sizes = [min(size, len(batch) - start) for start in range(0, len(batch), size)] or [0]
         found = []
         for part in batch.split(sizes):
@@ -175,6 +174,6 @@ class Backend:
         """The present log-probabilities `[B]` of a batch's actions, from `outputs_of`; with time, `[L, S]`."""
         return self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions)
 
-    def _rows_at_once(self, number: int, is_large: bool) -> int:
+    def _rows_at_once(self, number: int, observations: Tensor) -> int:
         """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
-        return max(1, self._config.minibatch_size if is_large else number)
+        return max(1, self._config.minibatch_size if observations.dtype == torch.uint8 else number)

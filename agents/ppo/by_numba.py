@@ -251,7 +251,7 @@ def _arrays_of(epoch: Batch) -> tuple[Array, ...]:
     """Observations, actions and columns, as the loops take them."""
     actions = array_of(epoch.actions).reshape(len(epoch), -1)
     columns = (epoch.log_probs, epoch.values, epoch.advantages, epoch.returns)
-    arrays = array_of(epoch.inputs), actions, *map(array_of, columns)
+    arrays = array_of(epoch.observations), actions, *map(array_of, columns)
     return tuple(np.ascontiguousarray(array, np.float32) for array in arrays)
 
 

@@ -78,7 +78,7 @@ class NumpyBackend(Backend):
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, with arrays."""
-        arrays = {name: array_of(column) for name, column in epoch.made().columns().items()}
+        arrays = {name: array_of(column) for name, column in epoch.columns().items()}
         bounds = pairwise(accumulate(sizes, initial=0))
         return (_rows(arrays, start, end) for start, end in bounds)
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
-from hybridppo.agents.ppo.batch import Batch, FrameStacks
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
@@ -305,7 +305,7 @@ class PPO(PolicyAgent):
             of_numbers = self._encode.names if name == "observations" else [""]
             for number, variance in zip(of_numbers, part.moments.variance.reshape(-1), strict=False):
                 yield f"the variance of {name}{number}, {remedy}", variance
-        yield "an observation", rows.inputs
+        yield "an observation", rows.observations
         yield "a reward", rollout.steps(rollout.rewards)
         yield "a log-probability of an action, from the actor's outputs while sampling", rows.log_probs
         yield "a value, from the critic", rows.values
@@ -358,14 +358,12 @@ class PPO(PolicyAgent):
             columns: which environments these are among those of all parts.
             pool_share: with a pool, the share of the clip range for this update.
         """
-        observations, finals, stacks = self.normalization.of_observations(rollout)
-        steps = Batch(
-            observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs, stacks=stacks
-        )
+        observations, finals = self.normalization.of_observations(rollout)
+        steps = Batch(observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
         ratios, correction = None, self._correction_of(rollout)
         if pool_share is not None or correction != "none":
             ratios, steps = corrected(steps, backend, pool_share, correction)
-        values, following = self.values(rollout, backend, observations, finals, stacks=stacks, columns=columns)
+        values, following = self.values(rollout, backend, observations, finals, columns)
         ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
         advantages, returns = self.targets(ratios, rewards=rewards, values=values, next_values=following, **ends)
         return steps.with_columns(values=values, advantages=advantages, returns=returns)
@@ -376,8 +374,6 @@ class PPO(PolicyAgent):
         backend: Backend,
         observations: Tensor,
         finals: Tensor,
-        *,
-        stacks: FrameStacks | None = None,
         columns: slice = EVERY,
     ) -> tuple[Tensor, Tensor]:
         """The critic's values of the steps, and of what follows each step, `[T, N]`, without gradient.
@@ -385,13 +381,12 @@ class PPO(PolicyAgent):
         Args:
             rollout: the rollout, or a part of its environments.
             backend: computes values.
-            observations: `[T + 1, N, *row]`, as the networks take them; with `stacks`, the numbers of frames.
+            observations: `[T + 1, N, *row]`, as the networks take them.
             finals: `[K, *row]`, the final observations.
-            stacks: makes stacks of frames.
             columns: which environments these are among those of all parts.
         """
         if self.critic_memory is None:
-            values, of_finals = values_of_rows(backend, observations, finals, stacks)
+            values, of_finals = values_of_rows(backend, observations, finals)
         else:
             values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout, columns)
         following = next_values(values=values, final_rows=rollout.final_rows, final_values=of_finals)

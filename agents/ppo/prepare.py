@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch, FrameStacks
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.normalization import (
@@ -25,29 +25,19 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent
 
 EVERY = slice(None)
-STACKS_AT_ONCE = 256
-"""Stacks of frames in a pass without gradient."""
 
 
-def values_of_rows(
-    backend: Any, observations: Tensor, finals: Tensor, stacks: FrameStacks | None
-) -> tuple[Tensor, Tensor]:
+def values_of_rows(backend: Any, observations: Tensor, finals: Tensor) -> tuple[Tensor, Tensor]:
     """The critic's values `[T + 1, N]` and `[K]`, without gradient, in one batched pass.
 
     Args:
         backend: the backend with the critic.
-        observations: `[T + 1, N, *row]`; with `stacks`, the numbers of frames.
+        observations: `[T + 1, N, *row]`.
         finals: `[K, *row]`, the final observations.
-        stacks: makes stacks of frames.
     """
     # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
     shape, rows = observations.shape[:2], observations.flatten(0, 1)
-    if stacks is None:
-        seen = [torch.cat((rows, finals))]
-    else:
-        *parts, last = torch.split(rows, STACKS_AT_ONCE)
-        seen = [*map(stacks.made, parts), torch.cat((stacks.made(last), finals))]
-    values, final_values = torch.cat([backend.values(part) for part in seen]).tensor_split([len(rows)])
+    values, final_values = backend.values(torch.cat((rows, finals))).tensor_split([len(rows)])
     return values.view(shape), final_values
 
 
@@ -208,17 +198,17 @@ class Normalization(nn.Module):
         if self.rewards is not None:
             self.rewards.fit(num_columns)
 
-    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor, FrameStacks | None]:
-        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them.
-
-        If frames are stacked, the observations are the numbers of their frames, and the last result makes the stacks.
-        """
+    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them."""
         normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
         observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
         if self._frames is None:
-            return observations, finals, None
+            return observations, finals
+        numbers = numbers_of_frames(rollout, self._frames.num_frames)
         frames = torch.cat((normalize(rollout.history), observations)).flatten(0, 1)
-        return numbers_of_frames(rollout, self._frames.num_frames), finals, FrameStacks(frames, self._frames)
+        frames = frames.index_select(0, numbers.flatten()).view(-1, numbers.shape[-1], *frames.shape[1:])
+        stacks: Tensor = self._frames.stacked(frames)
+        return stacks.view(*numbers.shape[:2], *stacks.shape[1:]), finals
 
     def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
         """The rewards to learn from, `[T, N]` of each part.

@@ -18,7 +18,7 @@ from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.on_device import DeviceRollout
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
 from hybridppo.runners.counts import Counts, EpisodeStatistics
 from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like, warned_of_bounds
 from hybridppo.spaces.arrays import Array
@@ -421,13 +421,12 @@ class TensorSampler(BaseDeviceSampler):
         self._key = int(low), int(high)
         distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
-        row = environments.encode.shape, environments.on_device.dtype
-        block = DeviceRollout.zeros(
-            plan.num_steps, num_envs, environments.device, row=row, num_outputs=distribution.output_size,
-            finals=(plan.num_steps, num_envs, *row[0]),
-            action=(distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)),
-            can_be_absent=bool(environments.agents), memory=plan.memory,
-        )  # fmt: skip
+        layout = RolloutBuffer.layout(plan.num_steps, num_envs, environments.encode, distribution, plan.memory)
+        shape, dtype = layout["observations"]
+        layout["finals"] = ((plan.num_steps, *shape[1:]), dtype)
+        if not environments.agents:
+            del layout["absent"]
+        block = DeviceRollout.zeros(layout, environments.device)
         self._number = 0
         """The number of the rollout."""
         self._state_of_actor: Tensor

@@ -25,13 +25,18 @@ def _rollout(
     environments: CompiledEnvironments, num_steps: int, num_outputs: int, device: torch.device
 ) -> DeviceRollout:
     """A rollout whose final observations are as kernels write them."""
-    definition, columns = environments.definition, environments.num_envs
-    finals = (num_steps, columns) if definition.episode_length else (1, 1)  # else episodes are never truncated
-    return DeviceRollout.zeros(
-        num_steps, columns, device, row=((environments.encode.size,), torch.float32),
-        action=((max(1, definition.action_size),), _action_dtype(environments)), num_outputs=num_outputs,
-        finals=(*finals, environments.written.size), can_be_absent=True,
-    )  # fmt: skip
+    definition, leading, kind = environments.definition, (num_steps, environments.num_envs), "float32"
+    finals = leading if definition.episode_length else (1, 1)  # else episodes are never truncated
+    action_kind = str(_action_dtype(environments)).removeprefix("torch.")
+    layout: dict[str, tuple[tuple[int, ...], str]] = {
+        "observations": ((num_steps + 1, environments.num_envs, environments.encode.size), kind),
+        "outputs": ((*leading, num_outputs), kind),
+        "actions": ((*leading, max(1, definition.action_size)), action_kind),
+        "rewards": (leading, kind),
+        "finals": ((*finals, environments.written.size), kind),
+        **dict.fromkeys(("terminated", "truncated", "absent"), (leading, "bool")),
+    }
+    return DeviceRollout.zeros(layout, device)
 
 
 def has_launcher(device: torch.device) -> bool:

@@ -6,7 +6,7 @@ A GPU copies from page-locked memory directly, and without making the host wait.
 import logging
 import mmap
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,50 +41,14 @@ class DeviceRollout(Columns):
     states: Tensor | None = None
 
     @classmethod
-    def zeros(
-        cls,
-        num_steps: int,
-        num_columns: int,
-        device: torch.device,
-        *,
-        row: tuple[tuple[int, ...], torch.dtype],
-        action: tuple[tuple[int, ...], torch.dtype],
-        num_outputs: int,
-        finals: tuple[int, ...],
-        can_be_absent: bool,
-        memory: MemoryLayout | None = None,
-    ) -> "DeviceRollout":
-        """A rollout of zeros.
-
-        Args:
-            num_steps: `T`.
-            num_columns: `N`.
-            device: device of all tensors.
-            row: shape and type of an observation's row.
-            action: shape and type of an action.
-            num_outputs: the size of the actor's outputs.
-            finals: shape of the final observations.
-            can_be_absent: whether agents may be absent.
-            memory: layout of the state of a recurrent actor.
-        """
-
-        def steps(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((num_steps, num_columns, *shape), dtype=dtype, device=device)
-
-        states = None
-        if memory is not None:
-            states = torch.zeros((memory.num_sequences(num_steps), num_columns, memory.state_size), device=device)
+    def zeros(cls, layout: Layout, device: torch.device) -> "DeviceRollout":
+        """A rollout of zeros, with those arrays of a layout that it has."""
+        own = {field.name: layout[field.name] for field in fields(cls) if field.name in layout}
         return cls(
-            observations=torch.zeros((num_steps + 1, num_columns, *row[0]), dtype=row[1], device=device),
-            outputs=steps(num_outputs),
-            actions=steps(*action[0], dtype=action[1]),
-            rewards=steps(),
-            terminated=steps(dtype=torch.bool),
-            truncated=steps(dtype=torch.bool),
-            finals=torch.zeros(finals, dtype=row[1], device=device),
-            absent=steps(dtype=torch.bool) if can_be_absent else None,
-            starts=steps(dtype=torch.bool) if memory is not None else None,
-            states=states,
+            **{
+                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+                for name, (shape, dtype) in own.items()
+            }
         )
 
     @property

@@ -257,7 +257,7 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde does not work"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
-        ({"distributed": "central:2"}, "PPO only"),
+        ({"distributed": "central:2"}, "learners of a server have one policy"),
         ({"self_play": SelfPlay()}, "self_play .* compiled environments: use vectorization='sync'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

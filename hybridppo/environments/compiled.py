@@ -118,7 +118,7 @@ class CompiledEnvironments(Environments):
         begin_all, rows = self.kernels.begin_all, self._both_observations
         self.on_threads(lambda first, end: begin_all(self.world, first, end, rows, self.row()), "in their reset")
         self.require_finite(self._observations, self._rewards, "in their reset")
-        return self._seen().copy()
+        return self.seen(self._observations, self.present.ravel()).copy()
 
     def step(self, actions: Any) -> Step:
         """Final observations are those before the reset."""
@@ -137,13 +137,9 @@ class CompiledEnvironments(Environments):
         if self._truncated.any():
             are_final = self._truncated & ~self._terminated
             finals_of = np.flatnonzero(are_final).tolist()
-            if finals_of:
-                finals = list(self.finals_of(self._finals[None], are_final[None], when))
-        return self._seen(), self._rewards, self._terminated, self._truncated, finals_of, finals
-
-    def _seen(self) -> Array:
-        """The present rows, `[N, obs]`."""
-        return self.seen(self._observations, self.present.ravel())
+            finals = list(self.finals_of(self._finals[None], are_final[None], when))
+        seen = self.seen(self._observations, self.present.ravel())
+        return seen, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     def seen(self, rows: Array, are_there: Array) -> Array:
         """Rows `[..., N, written]` with what critics see besides, `[..., N, obs]`.

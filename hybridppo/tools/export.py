@@ -156,9 +156,9 @@ class TorchPolicy(nn.Module):
             arrays.append(np.zeros((1, self.state_size), np.float32) if state is None else state)
         return arrays
 
-    def parts_of(self, action: Any) -> list[Array]:
+    def parts_of(self, action: Any) -> list[Any]:
         """The parts of one action of the environment, in the order of `actions`."""
-        return [np.asarray(part) for part in kind_of(self.action_space).values(action)]
+        return list(kind_of(self.action_space).values(action))
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Outputs of a batch of inputs. Choices are int64, numbers float32."""
@@ -330,7 +330,7 @@ def export(
     data, call = _FORMS[suffix](exported)
     difference = 0.0
     if check_steps:
-        difference = _compare(player, exported, call, check_steps)
+        difference = _compare(player, exported, call, check_steps, module is not None)
     with making(path):
         if module is not None:
             replace_synced(module, _MODULE.read_bytes())
@@ -471,7 +471,7 @@ def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any
     return np.concatenate(masks)
 
 
-def _compare(agent: Player, policy: TorchPolicy, call: Call, steps: int) -> float:
+def _compare(agent: Player, policy: TorchPolicy, call: Call, steps: int, is_of_environment: bool) -> float:
     """Act by `agent.act`, and compare with the file; return the largest difference of outputs."""
     space = agent.given_space if isinstance(agent, PPO) else agent.observation_space
     space.seed(0)
@@ -495,17 +495,28 @@ def _compare(agent: Player, policy: TorchPolicy, call: Call, steps: int) -> floa
             is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
             # Rounding may choose either of two nearly equal options, so the file's outputs decide.
             follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
-            is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
+            is_same = any(_are_alike(action, policy.parts_of(own), is_of_environment) for own in (expected, follows))
             if not (is_close and is_same):
                 raise TrainingError(
-                    f"the file does not give what the agent gives: at step {step}, {action} and not {expected}, from "
-                    f"outputs {found.tolist()} and not {outputs.tolist()}"
+                    f"the file does not give what the agent gives: at step {step}, {action!r} and not {expected!r}, "
+                    f"from outputs {found.tolist()} and not {outputs.tolist()}"
                 )
     finally:
         hook.remove()
     return difference
 
 
-def _are_close(some: list[Array], others: list[Array]) -> bool:
-    pairs = zip(some, others, strict=True)
-    return all(np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE) for one, other in pairs)
+def _are_alike(parts: Sequence[Any], others: Sequence[Any], is_of_environment: bool) -> bool:
+    """Whether the parts of an action have the values and shapes of the agent's.
+
+    Their types are the agent's if the action is for the environment; those of a network are int64 and float32.
+    """
+    for part, other in zip(parts, others, strict=True):
+        of_network = np.float32 if np.issubdtype(other.dtype, np.floating) else np.int64
+        if np.shape(part) != np.shape(other) or part.dtype != (other.dtype if is_of_environment else of_network):
+            return False
+        if is_of_environment and type(part) is not type(other):
+            return False
+        if not np.allclose(part, other, rtol=TOLERANCE, atol=TOLERANCE):
+            return False
+    return True

@@ -121,7 +121,8 @@ class Policy:
             ends = np.cumsum(part["sizes"])
             best = [choice.argmax() for choice in np.split(own, ends[:-1])]
             dtype = space.get("dtype", "int8" if space["type"] == "MultiBinary" else "int64")
-            return (np.asarray(best) + np.asarray(part["first"])).reshape(_shape_of(space)).astype(dtype)
+            # A single choice is a number, as gymnasium's spaces draw it: an array of no axis cannot be a key.
+            return (np.asarray(best) + np.asarray(part["first"])).reshape(_shape_of(space)).astype(dtype)[()]
         mean = own.reshape(_shape_of(space))
         if part["squashed"]:
             mean = arrays[f"center_{number}"] + arrays[f"half_width_{number}"] * np.tanh(mean)

@@ -430,6 +430,25 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_an_action_of_another_type_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "run", POLICIES["choices"])
+    part = exporting.numpy_policy.Policy._part
+    monkeypatch.setattr(exporting.numpy_policy.Policy, "_part", lambda *given: np.asarray(part(*given)))
+    with pytest.raises(TrainingError, match=r"at step 0, \[array\(\d\)\] and not np\.int64\(\d\)"):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz")
+
+
+def test_a_real_environment_takes_the_action_of_numpy(tmp_path: Path) -> None:
+    config = ppo_config(**SMALL, hidden_sizes=(8,))
+    options: dict[str, Any] = {"total_steps": 64, "placement": "cpu", "progress": False, "config": config}
+    hybridppo.train("FrozenLake-v1", run_dir=tmp_path / "run", **options)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=5)
+    action, _ = exporting.numpy_policy.Policy(tmp_path / "policy.npz").act(np.eye(16, dtype=np.float32)[0])
+    env = gym.make("FrozenLake-v1")
+    env.reset(seed=0)
+    env.step(action)  # looks it up
+
+
 def test_a_file_that_sees_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "run", POLICIES["choices"])
     inputs = TorchPolicy.inputs

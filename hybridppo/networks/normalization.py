@@ -7,6 +7,7 @@ never while the parameters act: actor and learner then see the same numbers.
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -83,7 +84,8 @@ class ObservationNormalizer(nn.Module):
         super().__init__()
         self.moments = RunningMoments(len(measured))
         self.layout = layout
-        self._choices = [slice(at, at + 1) for at, is_measured in enumerate(measured.tolist()) if not is_measured]
+        ends = np.flatnonzero(np.diff(np.concatenate(([1], measured, [1]))))
+        self._choices = [slice(*run) for run in ends.reshape(-1, 2).tolist()]
 
     def forward(self, rows: Tensor) -> Tensor:
         """`[..., *row] -> [..., *row]`."""

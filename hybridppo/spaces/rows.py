@@ -65,14 +65,16 @@ class ImageLayout:
     def of(cls, space: gym.Space[Any], path: str = "") -> "ImageLayout | None":
         """The layout of a space's images; None if its observations are not images.
 
-        An image has three dimensions of bytes. Its channels are the first or the last dimension, whichever is smaller.
+        An image has three dimensions of bytes. Its channels are the first or the last dimension: the one that differs
+        if the two others are equal, else the smaller.
 
         Raises:
             UnsupportedSpaceError: if the images are too small for a convolution.
         """
         if not (isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3):
             return None
-        channels_first = space.shape[0] < space.shape[2]
+        first, middle, last = space.shape
+        channels_first = last == middle if first != last and middle in (first, last) else first < last
         channels, height, width = space.shape if channels_first else (space.shape[2], *space.shape[:2])
         if min(height, width) < SMALLEST:
             reason = f"images need at least {SMALLEST} pixels a side (gymnasium.wrappers.FlattenObservation makes a "

@@ -248,6 +248,10 @@ class _Check:
             self._check_compiled_form(getattr(environments.sub_environments[0].env.unwrapped, "definition", None))
         for what, fix in doubts_about(environments):
             report.add("warning", what, fix)
+        for image in environments.encode.layout.images:
+            order = "first" if image.channels_first else "last"
+            what = f"it shows images of {image.height} x {image.width} pixels and {image.channels} channels, {order}"
+            report.add("note", what, "transpose them in the environment if that is wrong")
         actions = environments.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))

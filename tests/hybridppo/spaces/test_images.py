@@ -109,9 +109,12 @@ def test_scaling_the_weights_is_scaling_the_bytes(kind: Convolutions, channels_f
         ((1, 6, 5), ImageLayout(1, 6, 5, True)),
         ((6, 5, 1), ImageLayout(1, 6, 5, False)),
         ((5, 5, 5), ImageLayout(5, 5, 5, False)),
+        ((8, 8, 12), ImageLayout(12, 8, 8, False)),
+        ((12, 8, 8), ImageLayout(12, 8, 8, True)),
+        ((8, 12, 8), ImageLayout(8, 8, 12, False)),
     ],
 )
-def test_channels_are_the_fewer(shape: tuple[int, ...], layout: ImageLayout) -> None:
+def test_channels_are_the_odd_side_or_the_fewer(shape: tuple[int, ...], layout: ImageLayout) -> None:
     encode = ObservationEncoder(image_space(*shape))
     assert encode.image == layout
     assert (encode.shape, encode.size, encode.dtype) == (shape, np.prod(shape), np.uint8)

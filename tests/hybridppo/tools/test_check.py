@@ -125,6 +125,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "its actions go up to 500.*RescaleAction",
     ),
     "unbounded actions": (variant(action_space=UNBOUNDED, step=continuous), "note", "its actions are not bounded"),
+    "more channels than rows": (
+        variant(observation_space=Box(0, 255, (8, 8, 12), np.uint8), seen=lambda env: np.ones((8, 8, 12), np.uint8)),
+        "note",
+        "it shows images of 8 x 8 pixels and 12 channels, last -> transpose them",
+    ),
     "small bytes": (
         variant(observation_space=Box(0, 1, (8, 8, 2), np.uint8), seen=lambda env: np.ones((8, 8, 2), np.uint8)),
         "warning",

@@ -237,12 +237,18 @@ class PolicyAgent:
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""
-        raise NotImplementedError
+        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
+        return {"actor": rate, "critic": rate if critic is None else critic}
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All modules with tensors."""
+        return [self.actor, self.critic]
 
     @property
     def _learning_networks(self) -> list[nn.Module]:
         """The networks that optimizer steps change."""
-        raise NotImplementedError
+        return [self.actor, self.critic]
 
     @property
     def records_graphs(self) -> bool:
@@ -253,7 +259,7 @@ class PolicyAgent:
     @property
     def _can_be_recorded(self) -> bool:
         """Whether an optimizer step does the same on every minibatch, as far as the library knows."""
-        raise NotImplementedError
+        return "agent" not in self.own
 
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
         """A loop with the fastest backend for the device of the parameters."""

@@ -155,19 +155,6 @@ class DDPG(PolicyAgent):
         inputs = encode.size + self._num_actions
         return actor, Critics([mlp(inputs, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
 
-    @property
-    def modules(self) -> list[nn.Module]:
-        """All modules with tensors; the target networks are one tensor of the optimizer's."""
-        return [self.actor, self.critic]
-
-    @property
-    def _can_be_recorded(self) -> bool:
-        return "agent" not in self.own
-
-    def _learning_rates(self) -> dict[str, float]:
-        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
-        return {"actor": rate, "critic": rate if critic is None else critic}
-
     def new_replay(self) -> Replay:
         """An empty replay buffer, with the parameters or on the host (`buffer_on`)."""
         config, num_envs = self.config, self.config.num_envs
@@ -252,10 +239,6 @@ class DDPG(PolicyAgent):
             counts["measured"] += 1
             counts["gradient_steps"] += 1
             counts["measured_actor"] += moves_actor
-
-    @property
-    def _learning_networks(self) -> list[nn.Module]:
-        return self.modules
 
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
         self._bind_targets()

@@ -111,7 +111,9 @@ class PPO(PolicyAgent):
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
         self._loss: LossFunction = loss if loss is not None else ppo_loss
-        self._networks, self._modules = networks, modules
+        self._networks = networks
+        parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules or None}
+        self._parts = {name: part for name, part in parts.items() if part not in (None, ppo_loss, gae)}
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
         """Copies of `modules`, by name."""
@@ -170,8 +172,7 @@ class PPO(PolicyAgent):
         return found
 
     @property
-    def modules(self) -> list[nn.Module]:
-        """All modules with tensors."""
+    def modules(self) -> list[nn.Module]:  # noqa: D102 - as in the base
         parts = (self.actor, self.critic, self.critic_memory, self._pool, self.normalization, self.modules_of)
         return [part for part in parts if part is not None]
 
@@ -193,11 +194,7 @@ class PPO(PolicyAgent):
     @property
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
-        parts = super().own
-        parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
-        parts |= {"networks": self._networks} if self._networks is not None else {}
-        parts |= {"advantages": self._advantages} if self._advantages is not gae else {}
-        return parts | ({"modules": self._modules} if self._modules else {})
+        return super().own | self._parts
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss of a minibatch; a subclass may have another."""
@@ -237,9 +234,8 @@ class PPO(PolicyAgent):
             self.normalization.rewards.returns.zero_()
 
     def _learning_rates(self) -> dict[str, float]:
-        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
-        rates = {"actor": rate * self._pool.rate, "critic": rate if critic is None else critic}
-        return {**rates, "modules": rate} if self._has_modules else rates
+        rates, rate = super()._learning_rates(), self.current.learning_rate
+        return rates | {"actor": rate * self._pool.rate} | ({"modules": rate} if self._has_modules else {})
 
     def _set_adaptive_rate(self, rate: float) -> None:
         assert self._adaptive is not None
@@ -522,7 +518,7 @@ class PPO(PolicyAgent):
     @property
     def _saved(self) -> dict[str, nn.Module]:
         further = {
-            "modules": self.modules_of if self._modules else None,
+            "modules": self.modules_of if "modules" in self._parts else None,
             "memory": self.critic_memory,
             "rewards": self.normalization.rewards,
             "pool": self._pool if self.config.pool_size > 1 else None,

@@ -138,10 +138,8 @@ def round_robin(
         raise ConfigurationError(f"a round robin is for two or more agents, got {len(players)}")
     for name, player in players.items():
         if not isinstance(player, PPO):
-            raise ConfigurationError(
-                f"a round robin is for agents of one policy of PPO, and {name} is {shown(player)}: evaluate_policies "
-                "lets several policies play together"
-            )
+            what = f"a round robin is for agents of one policy of PPO, and {name} is {shown(player)}"
+            raise ConfigurationError(f"{what}: evaluate_policies lets several policies play together")
     options = EnvironmentOptions(env_kwargs=env_kwargs, imports=imports)
     scores: dict[str, dict[str, float]] = {name: {} for name in players}
     for one, other in combinations(players, 2):
@@ -255,10 +253,8 @@ class OpponentPools(Callback):
         paths = [self._folder / policy / name for policy, pool in self.pools.items() for name in pool.snapshots]
         missing = [path for path in paths if not path.is_file()]
         if missing:
-            raise RunDirectoryError(
-                f"{len(missing)} of the {len(paths)} snapshots that self-play goes on with are gone, the first is "
-                f"{missing[0]}: put them back, or begin a new run with start_from"
-            )
+            what = f"{len(missing)} of the {len(paths)} snapshots of self-play are gone, the first is {missing[0]}"
+            raise RunDirectoryError(f"{what}: put them back, or begin a new run with start_from")
 
     def on_rollout(self, run: TrainingRun) -> None:
         """Count the games of a rollout that has ended, take snapshots if they are due, and weigh the opponents."""

@@ -45,10 +45,8 @@ class Steering(NamedTuple):
         known = getattr(inner, self.name, None)
         if not hasattr(inner, self.name) or (self.kind != "set" and not callable(known)):
             what = "method" if self.kind == "call" else "attribute"
-            raise EnvError(
-                f"environments.{self.kind}({self.name!r}): {type(inner).__name__} has no {what} {self.name!r}: define "
-                "it in the environment itself, not in a wrapper"
-            )
+            lacking = f"environments.{self.kind}({self.name!r}): {type(inner).__name__} has no {what} {self.name!r}"
+            raise EnvError(f"{lacking}: define it in the environment itself, not in a wrapper")
         if self.kind != "set":
             return known(*self.arguments)  # type: ignore[misc]  # it was looked at above
         setattr(inner, self.name, self.arguments[0])
@@ -82,10 +80,8 @@ class Environments(ABC):
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
         if self.encode.frames is not None and self.skips_row_after_end:
-            raise EnvError(
-                "a vector that resets in the step after an episode's end cannot stack frames: let the function make "
-                "one environment, with frame_stack=..., or a vector that resets in the same step"
-            )
+            what = "a vector that resets in the step after an episode's end cannot stack frames"
+            raise EnvError(f"{what}: let the function make one environment, with frame_stack=...")
         self.restarted: dict[int, int] = {}
         """How often each environment was restarted in the last step, by index. If that step ended no episode, it does
         not count as a step, and its episode is broken off."""

@@ -32,8 +32,7 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
     """
     if (wrapper := _normalising_wrapper(environments)) is not None:
         yield (
-            f"the environment has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew "
-            "in every copy and evaluation; returns are of the rewards that it gives",
+            f"it has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew in evaluations",
             "leave it out: normalize_observations and normalize_rewards of PPOConfig do the same",
         )
     for part, _ in () if has_own_networks else environments.encode.parts:
@@ -43,9 +42,9 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
                 f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
             )
         elif part.image is None and _may_be_image(part.space):
+            what = f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}"
             yield (
-                f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: networks "
-                "flatten it, without convolutions",
+                f"{what}: networks flatten it, without convolutions",
                 "return bytes, 0 to 255, in a Box of uint8 with the shape (height, width, channels), where the "
                 "channels of several frames follow one another",
             )
@@ -206,10 +205,8 @@ def require_spaces(env: Any, prefix: str = "") -> None:
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
             found = "has none" if space is None else f"has {shown(space)} of {type(space).__module__}"
-            raise EnvError(
-                f"the environment {type(env.unwrapped).__name__} must have a space of gymnasium as its {name}, and "
-                f"{found}: set self.{name} in its __init__"
-            )
+            what = f"the environment {type(env.unwrapped).__name__} must have a space of gymnasium as its {name}"
+            raise EnvError(f"{what}, and {found}: set self.{name} in its __init__")
 
 
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:

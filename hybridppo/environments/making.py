@@ -107,10 +107,8 @@ def make_environments(
         make = with_arguments(source, num_envs, options)
         environments = _made_by(make, num_envs, options, first, own_number, copies)
     else:
-        raise ConfigurationError(
-            "env must be an environment's id, a function that makes one, as lambda: MyEnv(), or an environment of "
-            f"tensors (docs/tensors.md), got {shown(source)}{_lacking(source)}"
-        )
+        what = "env must be an environment's id, a function that makes one, or an environment of tensors"
+        raise ConfigurationError(f"{what}, got {shown(source)}{_lacking(source)}")
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
     try:
@@ -255,10 +253,8 @@ def _made_by(
         elif is_parallel(made) or takes_turns(made):
             options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
         else:
-            raise EnvError(
-                "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
-                f"{type(made).__name__}{_lacking(made)}"
-            )
+            known = "a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv"
+            raise EnvError(f"the function must make {known}; it made {type(made).__name__}{_lacking(made)}")
     there, has_agents = [made], not isinstance(made, gym.Env)  # the one made is the first copy
     wrapped = _wrapped(lambda: there.pop() if there else make(), options, has_agents)
     return SubEnvironments(wrapped, copies or num_envs, first, options.on_env_error, has_agents=has_agents)
@@ -298,10 +294,8 @@ def _of_vector(
     kind = f"a {type(made).__name__} that a function makes"
     options.refuse(kind, *NEED_COPIES, remedy="let it make one environment")
     if made.num_envs != num_envs and not own_number:
-        raise EnvError(
-            f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of them: "
-            "let it take num_envs as an argument, or make one environment"
-        )
+        what = f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs}"
+        raise EnvError(f"{what} of them: let it take num_envs as an argument, or make one environment")
     return wrap(made, options.autoreset_mode, first)
 
 

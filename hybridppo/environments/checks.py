@@ -32,7 +32,7 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
     """
     if (wrapper := _normalising_wrapper(environments)) is not None:
         yield (
-            f"it has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew in evaluations",
+            f"it has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew elsewhere",
             "leave it out: normalize_observations and normalize_rewards of PPOConfig do the same",
         )
     for part, _ in () if has_own_networks else environments.encode.parts:

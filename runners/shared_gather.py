@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SECONDS_AWAKE = 0.002
-"""Seconds to wait for the others without sleep, because waking up takes as long as a good part of a minibatch."""
+SECONDS_AWAKE = 0.0002
+"""Seconds to wait for the others without sleep, because waking up takes as long as a good part of a minibatch. A longer
+wait would take the cores from others of a busy machine, and so from the learners that are waited for."""
 SECONDS_ASLEEP = 1e-4, 2e-3
 """Seconds of a sleep between looks after that: the first, and the longest."""
 SECONDS_BETWEEN_CHECKS = 0.2

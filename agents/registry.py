@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.ddpg import DDPG, TD3
+from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig, TD3Config
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO

@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 
 import hybridppo
 from hybridppo import TD3, TD3Config
-from hybridppo.agents.ddpg.ddpg import Critics, critic_loss, targets
+from hybridppo.agents.ddpg import Critics, critic_loss, targets
 from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
 from hybridppo.rollouts.replay import Transitions
 

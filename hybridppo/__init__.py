@@ -11,10 +11,10 @@ from hybridppo._lazy import lazy_attributes
 from hybridppo._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hybridppo.agents.ddpg.config import DDPGConfig as DDPGConfig
-    from hybridppo.agents.ddpg.config import TD3Config as TD3Config
-    from hybridppo.agents.ddpg.ddpg import DDPG as DDPG
-    from hybridppo.agents.ddpg.ddpg import TD3 as TD3
+    from hybridppo.agents.ddpg import DDPG as DDPG
+    from hybridppo.agents.ddpg import TD3 as TD3
+    from hybridppo.agents.ddpg import DDPGConfig as DDPGConfig
+    from hybridppo.agents.ddpg import TD3Config as TD3Config
     from hybridppo.agents.ppo.config import PPOConfig as PPOConfig
     from hybridppo.agents.ppo.ppo import PPO as PPO
     from hybridppo.auto.auto import Auto as Auto

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ddpg import DDPG
 from hybridppo.environments.base import Steering, steering_refused
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement

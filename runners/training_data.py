@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ddpg import DDPG
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, LearnerLostError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.placement import Placement

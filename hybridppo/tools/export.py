@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
-from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ddpg import DDPG
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution

@@ -28,8 +28,7 @@ from gpu_cases.results import IMAGES
 from torch import Tensor
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ddpg import DDPG, DDPGConfig, TD3Config
 from hybridppo.placements.placement import Placement
 from hybridppo.running import TrainResult
 from hybridppo.training import resume, train

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import DDPG, TD3, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.ddpg import Backend
+from hybridppo.agents.ddpg import Backend
 from hybridppo.rollouts.replay import Transitions
 
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (3,), np.float32), Box(-2.0, 2.0, (2,), np.float32)

@@ -2,7 +2,7 @@
 
 import torch
 
-from hybridppo.agents.ddpg.ddpg import critic_loss, smoothed, targets
+from hybridppo.agents.ddpg import critic_loss, smoothed, targets
 
 
 def test_targets_trust_the_lowest_critic() -> None:

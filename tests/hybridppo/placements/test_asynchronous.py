@@ -21,7 +21,7 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
-from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
 from hybridppo.auto import auto
 from hybridppo.auto.auto import Limits, Search

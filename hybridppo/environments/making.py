@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import (
-    INSTEAD_OF_ASYNC,
     NEED_COPIES,
     CriticsOptions,
     EnvironmentOptions,
@@ -286,8 +285,6 @@ def _closed_if_refused(made: Any) -> Iterator[None]:
 def _of_vector(
     made: "VectorEnv[Any, Any, Any]", num_envs: int, options: EnvironmentOptions, first: int, own_number: bool
 ) -> Environments:
-    if isinstance(made.unwrapped, AsyncVectorEnv):
-        raise ConfigurationError(f"environments of an AsyncVectorEnv are not stepped: {INSTEAD_OF_ASYNC}")
     require_spaces(made, "single_")
     if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
         options = replace(options, frame_stack=1)

@@ -10,10 +10,11 @@ The modes differ in where an episode's true final observation is, and in whether
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from hybridppo.environments.base import Environments, EnvState, Step, warned_of_closing
 from hybridppo.environments.checks import (
@@ -30,6 +31,7 @@ from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateErro
 from hybridppo.spaces.arrays import Array
 
 _TRUTH = np.dtype(np.bool_)
+ONE_OF_THEM = "let the function make one environment, and set num_workers"
 
 
 class VectorEnvironments(Environments):
@@ -47,6 +49,8 @@ class VectorEnvironments(Environments):
         self._mode = mode
         self.skips_row_after_end = mode is AutoresetMode.NEXT_STEP
         self._resets_at_once = mode is AutoresetMode.SAME_STEP
+        self._flags: tuple[Array, Array] | None = None
+        """The flags of the last step since a reset, in the mode NEXT_STEP."""
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
         self.vector = vector
         self._first = first
@@ -65,16 +69,27 @@ class VectorEnvironments(Environments):
         self._seed, self._num_steps = seed, 0
         self._resetting = np.zeros(self.num_envs, np.bool_)
         try:
+            self._finish_resets()
             observations, _ = two_of(self.vector.reset(seed=seed))
             check_vector_observations(self.encode, self.num_envs, observations)
         except ENV_FAILURES as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
 
+    def _finish_resets(self) -> None:
+        """Let workers of gymnasium without shared memory make the resets that are due, else they make them later."""
+        flags, self._flags = self._flags, None
+        vector = self.vector.unwrapped
+        if flags is not None and isinstance(vector, AsyncVectorEnv) and not vector.shared_memory:
+            for env in np.flatnonzero(flags[0] | flags[1]).tolist():
+                vector.parent_pipes[env].send(("step", None))
+                vector.parent_pipes[env].recv()
+
     def step(self, actions: Any) -> Step:
         """As in the base; the mode decides where final observations are, and which environments are reset."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
         if self._mode is AutoresetMode.NEXT_STEP:  # the observation after an end is the final one
+            self._flags = terminated, truncated
             return self._encoded(observations), rewards, terminated, truncated, [], []
         ended = truncated.any() if self._resets_at_once else (terminated | truncated).any()
         if not ended:
@@ -169,10 +184,26 @@ class VectorEnvironments(Environments):
     def _failure(self, when: str, error: BaseException) -> EnvError:
         if isinstance(error, EnvError):
             raise error
-        return self.failure(when, describe_error(error))
+        return self.failure(when, self._lost_workers(error) + describe_error(error))
+
+    def _lost_workers(self, error: BaseException) -> str:
+        """The beginning of a message if gymnasium's workers have ended, of which its error says nothing."""
+        vector = self.vector.unwrapped
+        if not (isinstance(error, (EOFError, ConnectionError)) and isinstance(vector, AsyncVectorEnv)):
+            return ""
+        ended = wait([process.sentinel for process in vector.processes], timeout=1.0)
+        lost = ""
+        for env, process in enumerate(vector.processes, self._first):
+            if process.sentinel in ended:
+                process.join(1.0)  # else its code may still be unknown
+                lost += f"the worker of environment {env} has ended, with exit code {process.exitcode} (below 0: by "
+                lost += "this signal; -9 also if memory runs out); "
+        return lost
 
     def state(self) -> list[EnvState]:
         """The plain data of the whole vector, and the rows that will be resets."""
+        if isinstance(self.vector.unwrapped, AsyncVectorEnv):
+            raise EnvStateError(f"environments of an AsyncVectorEnv are in other processes: {ONE_OF_THEM}")
         walk = Walk(self.vector)
         if walk.hidden:
             what = f"{type(self.vector).__name__}{walk.hidden[0]}, which cannot be saved"
@@ -199,6 +230,8 @@ class VectorEnvironments(Environments):
 
     def _close(self) -> None:
         with warned_of_closing(f"{self.title},"):
+            if isinstance(vector := self.vector.unwrapped, AsyncVectorEnv):
+                vector.close(timeout=0)  # of a step that was broken off, some answers may be read already
             self.vector.close()
 
     def _finals_of(self, infos: Any, indices: list[int]) -> list[Array]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorWrapper
 from ppo_settings import ppo_config
 from toy_agents import Matching
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
@@ -116,10 +116,11 @@ def test_environments_are_seeded() -> None:
     assert returns(seed=1) != returns(seed=2)
 
 
-def test_a_second_evaluation_in_a_vector_has_the_same_episodes() -> None:
-    """The first one ends where resets are due."""
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_second_evaluation_in_a_vector_has_the_same_episodes(shared_memory: bool) -> None:
+    """The first one ends where resets are due, which workers without shared memory keep (gymnasium 1.4)."""
     copies = [partial(IdentityDiscrete, length=length) for length in (3, 5)]
-    environments = wrap(SyncVectorEnv(copies))
+    environments = wrap(AsyncVectorEnv(copies, shared_memory=shared_memory))
     with contextlib.closing(environments):
         first, second = (run(environments, TableActor(np.eye(4)), episodes=4, seed=0) for _ in range(2))
     assert first == second

@@ -424,10 +424,10 @@ def test_an_environment_with_a_vectorised_form_is_stepped_by_itself(vectorizatio
     assert torch.equal(parameters(train(vectorization=vectorization)), parameters(train()))
 
 
-def test_a_vector_is_refused() -> None:
+def test_a_vector_of_processes_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="vectorization='auto' or 'sync'"):
         hybridppo.train(
-            lambda: gym.vector.SyncVectorEnv([partial(gym.make, "CartPole-v1")]),
+            lambda: gym.vector.AsyncVectorEnv([partial(gym.make, "CartPole-v1")]),
             total_steps=64, placement="cpu", config=CONFIG, progress=False,
         )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -352,9 +353,36 @@ def test_closing_twice_is_safe() -> None:
     assert vector.times_closed == 1
 
 
-def test_a_vector_of_processes_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"AsyncVectorEnv are not stepped: use num_workers \(--num-workers\)"):
-        make_environments(lambda: AsyncVectorEnv([partial(ScriptedEnv, script) for script in SCRIPTS]), 2)
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
+def test_workers_whose_step_was_broken_off_are_closed() -> None:
+    """A second Ctrl-C may come when the answers of some are read, for which gymnasium would wait without end."""
+    vector = AsyncVectorEnv([partial(ScriptedEnv, script) for script in SCRIPTS])
+    environments = wrap(vector)
+    environments.reset(seed=0)
+    vector.step_async(np.zeros(2, np.int64))
+    vector.parent_pipes[0].recv()
+    closing = threading.Thread(target=environments.close, daemon=True)
+    closing.start()
+    closing.join(20.0)
+    is_closed = not closing.is_alive()
+    for process in vector.processes:
+        process.terminate()
+    assert is_closed
+
+
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_lost_worker_of_gymnasium_is_named(shared_memory: bool) -> None:
+    vector = AsyncVectorEnv([partial(ScriptedEnv, script) for script in SCRIPTS], shared_memory=shared_memory)
+    environments = wrap(vector, first=4)
+    environments.reset(seed=0)
+    vector.processes[1].kill()
+    with pytest.raises(
+        EnvError, match=r"step 1, .*: the worker of environment 5 has ended, with exit code -9"
+    ) as error:
+        environments.step(np.zeros(2, np.int64))
+    environments.close()
+    assert "environment 4 has" not in str(error.value)
 
 
 def test_a_function_is_called_once_for_each_environment() -> None:

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from selection import only_by_default
 from toy_environments import newest
 
@@ -158,6 +158,13 @@ def test_a_vector_of_simulators_is_refused() -> None:
     environments.reset(1)
     with pytest.raises(EnvStateError, match=r"SwigPyObject, which cannot be saved.* let the function make one"):
         environments.state()
+
+
+def test_environments_in_other_processes_are_refused() -> None:
+    environments = make_environments(lambda: AsyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2), 2)
+    with pytest.raises(EnvStateError, match="in other processes: let the function make one environment"):
+        environments.state()
+    environments.close()
 
 
 def test_wrappers_go_on() -> None:

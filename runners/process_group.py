@@ -128,7 +128,8 @@ class ProcessGroup(SingleProcess):
         has_ended: Callable[[int], bool] = lambda rank: False,
     ) -> None:
         super().__init__()
-        self.rank, self.size, self._store, self._timeout = rank, size, store, timeout
+        self.rank, self.size, self._timeout = rank, size, timeout
+        self._store: Any = store
         self._is_in_first_only = False
         self._configs: list[Any] = []
         """The settings that the others have, policy by policy."""
@@ -156,7 +157,7 @@ class ProcessGroup(SingleProcess):
         try:
             backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
-            self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+            self._patient: Any = dist.new_group(backend="gloo", timeout=timedelta(days=365))
             """For waits for the first process, whose own work may take any time."""
         except RuntimeError as error:
             problem = DistributedError(
@@ -286,10 +287,11 @@ class ProcessGroup(SingleProcess):
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
-        self._shared = None
+        self._shared = self._patient = None  # which hold sockets and threads, also if this group lives on
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):  # others are gone
                 dist.destroy_process_group()
+        self._store = None
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

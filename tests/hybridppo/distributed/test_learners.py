@@ -1,5 +1,6 @@
 """Learners in processes of their own: the bits of one process, and one clear error if one is lost."""
 
+import gc
 import json
 import os
 import re
@@ -407,6 +408,24 @@ def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bit
 @beside_the_extras
 def test_no_learner_outlives_the_first(tmp_path: Path) -> None:
     assert_nothing_outlives_it("multi:2", tmp_path, least=1)
+
+
+@beside_the_extras
+@pytest.mark.skipif(sys.platform == "win32", reason="counts descriptors of POSIX")
+def test_what_learners_open_is_closed_without_a_garbage_collection() -> None:
+    def opened() -> tuple[int, int, int]:
+        process = psutil.Process()
+        return process.num_fds(), process.num_threads(), len(process.net_connections())
+
+    train(distributed="multi:2")  # the first one loads modules
+    gc.collect()
+    before = opened()
+    gc.disable()
+    try:
+        train(distributed="multi:2")
+        assert opened() == before
+    finally:
+        gc.enable()
 
 
 def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":

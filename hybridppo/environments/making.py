@@ -213,7 +213,11 @@ def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: 
         if may_be_vector:
             return partial(package.vector, source, num_envs, options.episodic_life, threads)
     elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
-        return partial(make_new, gym.make_vec, source, num_envs=num_envs, **env_kwargs)
+        try:
+            vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
+            return lambda: vector
+        except (gym.error.Error, TypeError, ValueError) as error:  # it may not do what a single one does
+            logger.info("%s: its own vectorised form cannot be made (%s), copies are stepped", source, error)
     return partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
 
 

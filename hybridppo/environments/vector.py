@@ -8,6 +8,7 @@ The modes differ in where an episode's true final observation is, and in whether
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from multiprocessing.connection import wait
@@ -29,6 +30,8 @@ from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.environments.state import Walk, write
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
+
+logger = logging.getLogger(__name__)
 
 _TRUTH = np.dtype(np.bool_)
 ONE_OF_THEM = "let the function make one environment, and set num_workers"
@@ -62,8 +65,8 @@ class VectorEnvironments(Environments):
         """The shapes of all rows, and of rewards and flags."""
         self._resetting = np.zeros(self.num_envs, np.bool_)
         """Which rows of the next step are resets, while infos are summed up."""
-        self._is_checked = False
-        """Whether the first step was checked."""
+        self._is_checked = self._has_warned = False
+        """Whether the first step was checked, and whether a final observation has led to a warning."""
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
@@ -96,8 +99,9 @@ class VectorEnvironments(Environments):
             return self._encoded(observations), rewards, terminated, truncated, [], []
         indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
         if self._resets_at_once:
-            finals = self._finals_of(infos, indices)
-            return self._encoded(observations), rewards, terminated, truncated, indices, finals
+            finals, encoded = self._finals_of(infos, indices), self._encoded(observations)
+            self._warn_of_reuse(indices, finals, encoded)
+            return encoded, rewards, terminated, truncated, indices, finals
         # The reset may overwrite the arrays of the step.
         encoded = self._encoded(observations)
         finals = [encoded[i].copy() for i in indices]
@@ -233,6 +237,17 @@ class VectorEnvironments(Environments):
             if isinstance(vector := self.vector.unwrapped, AsyncVectorEnv):
                 vector.close(timeout=0)  # of a step that was broken off, some answers may be read already
             self.vector.close()
+
+    def _warn_of_reuse(self, indices: list[int], finals: list[Array], rows: Array) -> None:
+        """Warn once of a final observation that is the first of the next episode, to the bit."""
+        reused = [i for i, final in zip(indices, finals, strict=True) if np.array_equal(final, rows[i])]
+        if reused and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: the final observation of environment %s is the first of its next episode, to the bit. If the "
+                "environment reuses its array, let it return a copy, or use next_step autoreset",
+                self.title, self._first + reused[0],
+            )  # fmt: skip
 
     def _finals_of(self, infos: Any, indices: list[int]) -> list[Array]:
         """The final observations of these environments, which were reset in the same step."""

@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 from ppo_settings import ppo_config
 from toy_environments import (
@@ -107,6 +107,39 @@ def test_a_later_step_of_another_form_is_refused_and_not_broadcast(
     environments.vector.step = lambda actions: tuple(result if changes else result[:4])
     with pytest.raises(EnvError, match=f"failed in step 2.*{words}"):
         environments.step(np.zeros(2, dtype=np.int64))
+
+
+class Reusing(ScriptedEnv):
+    """Returns the same array in every step and reset."""
+
+    _array: Any = None
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return self._written(observation), info
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        return self._written(observation), *others
+
+    def _written(self, observation: Any) -> Any:
+        if self._array is None:
+            self._array = np.array(observation)
+        self._array[...] = observation
+        return self._array
+
+
+@pytest.mark.parametrize(("make", "warns"), [(ScriptedEnv, False), (Reusing, True)])
+def test_a_final_observation_that_the_reset_has_overwritten_is_warned_of_once(
+    make: Any, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = ((2, "truncated"),)
+    environments = wrap(SyncVectorEnv([partial(make, script)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+    environments.reset(seed=0)
+    for _ in range(7):
+        environments.step(np.zeros(2, dtype=np.int64))
+    text = "the final observation of environment 0 is the first of its next episode"
+    assert caplog.text.count(text) == warns
 
 
 def test_rows_of_those_alone_that_were_reset_are_refused() -> None:
@@ -213,6 +246,32 @@ def test_an_unknown_vectorization_is_refused() -> None:
         make_environments("CartPole-v1", 2, vectorization="async")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="vectorization must be one of auto"):  # Python writes no such number
         make_environments("CartPole-v1", 2, vectorization=10**5000)  # type: ignore[arg-type]
+
+
+class Longer(CartPoleEnv):
+    """Its vectorised form does not take its argument."""
+
+    def __init__(self, length: float = 0.5, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.length = length
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "env_kwargs"),
+    [
+        ((), {"length": 0.7}),
+        ((), {"disable_env_checker": True}),
+        ((gym.wrappers.TransformReward.wrapper_spec(func=float),), {}),
+    ],
+)
+def test_a_vectorised_form_that_takes_less_is_left_for_copies(
+    wrappers: Any, env_kwargs: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = EnvSpec("Longer-v0", Longer, vector_entry_point=CartPoleVectorEnv, additional_wrappers=wrappers)
+    monkeypatch.setitem(gym.registry, "Longer-v0", spec)
+    caplog.set_level("INFO")
+    assert isinstance(make_environments("Longer-v0", 2, env_kwargs=env_kwargs), SubEnvironments)
+    assert "Longer-v0: its own vectorised form cannot be made" in caplog.text
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])

@@ -97,16 +97,22 @@ def multiply_all(
     left: Any, right: Any, out: Any, num_rows: int, num_inner: int, num_columns: int, start: Any, stride: int
 ) -> None:
     """`out = start + left @ right`, for whole tiles of rows and columns; every row has the same start with stride 0."""
+    add_products(left, right, out, num_rows, 0, min(num_inner, MOST_INNER), num_columns, start, stride)
+    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums continue in place
+        add_products(left, right, out, num_rows, k, min(num_inner, k + MOST_INNER), num_columns, out, out.shape[1])
+
+
+def add_products(
+    left: Any, right: Any, out: Any, num_rows: int, k: int, end: int, num_columns: int, start: Any, stride: int
+) -> None:
+    """`out = start + left[:, k:end] @ right[k:end]`."""
     wide = num_columns // columns_of_a_tile() * columns_of_a_tile()
-    for k in range(0, num_inner, MOST_INNER):
-        end = min(num_inner, k + MOST_INNER)
-        for j in range(0, wide, columns_of_a_tile()):
-            for i in range(0, num_rows, rows_of_a_tile()):
-                wide_tile(left, i, right, j, out, k, end, start, stride)
-        for j in range(wide, num_columns, NARROW):
-            for i in range(0, num_rows, rows_of_a_tile()):
-                narrow_tile(left, i, right, j, out, k, end, start, stride)
-        start, stride = out, out.shape[1]  # sums continue in place
+    for j in range(0, wide, columns_of_a_tile()):
+        for i in range(0, num_rows, rows_of_a_tile()):
+            wide_tile(left, i, right, j, out, k, end, start, stride)
+    for j in range(wide, num_columns, NARROW):
+        for i in range(0, num_rows, rows_of_a_tile()):
+            narrow_tile(left, i, right, j, out, k, end, start, stride)
 
 
 def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any) -> None:

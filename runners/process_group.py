@@ -40,6 +40,7 @@ GLOO = "GLOO_SOCKET_IFNAME"
 ENDED_WITH_ANOTHER = "ended with another"
 """The report of a process that ends because another is missing."""
 _CONTINUE = "continue"
+_KEPT = "What was saved is kept: resume goes on from the last checkpoint, also with distributed='local'"
 
 
 class SingleProcess:
@@ -323,14 +324,16 @@ class ProcessGroup(SingleProcess):
                         return DistributedError(f"{self._names([rank])} failed: {problem}")
                 silent = [rank for rank in others if not reports[rank]]
                 time.sleep(0.05)
-        except RuntimeError:  # the store is gone, and so the first
-            return self._lost([0])
+        except RuntimeError:
+            return LearnerLostError(
+                f"the store of the learners is lost: learner 0 of {self.size}, or its torchrun, has ended, or the "
+                f"network is down. {_KEPT}"
+            )
         return self._lost(silent) if silent else DistributedError(f"torch.distributed failed: {error}")
 
     def _lost(self, silent: list[int]) -> LearnerLostError:
         return LearnerLostError(
-            f"{self._names(silent)} died, or did not answer for {self._timeout:g} s (worker_timeout). What was saved "
-            "is kept: resume goes on from the last checkpoint, also with distributed='local'"
+            f"{self._names(silent)} died, or did not answer for {self._timeout:g} s (worker_timeout). {_KEPT}"
         )
 
     def _report_of(self, rank: int) -> str:

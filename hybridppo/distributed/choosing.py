@@ -4,16 +4,34 @@ import logging
 import os
 from pathlib import Path
 
-from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed.strategy import Strategy, is_joining
+from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Central, Distributed, Local, MultiLearner, RunOptions, distributed_from
 
 logger = logging.getLogger(__name__)
 
 
+STARTERS = {
+    "WORLD_SIZE": "torchrun", "SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec",
+}  # fmt: skip
+"""The variables in which programs that start several processes write their number."""
+
+
 def strategy_of(run: RunOptions, timeout: float) -> Strategy:
-    """The strategy of the run. A process without an answer for `timeout` seconds is lost."""
+    """The strategy of the run. A process without an answer for `timeout` seconds is lost.
+
+    Raises:
+        ConfigurationError: if another program has started several processes, and this policy does not join them.
+    """
     policy = distributed_from(run.distributed)
+    for name, starter in () if isinstance(policy, MultiLearner) and is_joining() else STARTERS.items():
+        if (number := os.environ.get(name, "1")) not in ("", "0", "1"):
+            raise ConfigurationError(
+                f"{starter} has started {number} processes ({name}), and with distributed={policy} each would train "
+                "the same: use torchrun and distributed='multi' (--distributed multi), or start one process. For runs "
+                f"that differ, unset {name}"
+            )
     if isinstance(policy, MultiLearner):
         from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
 
@@ -43,9 +61,8 @@ def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None)
         distributed: how the resumed run is distributed; None for the run's own.
     """
     is_multi = distributed is None or isinstance(distributed_from(distributed), MultiLearner)
-    if is_multi and os.environ.get("WORLD_SIZE", "1") != "1":
-        from hybridppo.distributed.learners import is_joining, run_directory_of_first
+    if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
+        from hybridppo.distributed.learners import run_directory_of_first
 
-        if is_joining():
-            return run_directory_of_first(run_dir, distributed)
+        return run_directory_of_first(run_dir, distributed)
     return RunDirectory.open_to_train(run_dir)

@@ -27,7 +27,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.distributed.reduce import ShardedUpdate
-from hybridppo.distributed.strategy import Strategy, ppo_of_policies, require_multiples, require_shareable
+from hybridppo.distributed.strategy import Strategy, is_joining, ppo_of_policies, require_multiples, require_shareable
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -47,24 +47,18 @@ from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
 from hybridppo.settings import GPUOnly, MultiLearner, Plan, RunOptions, distributed_from
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.validation import require_whole
 
 SECONDS_TO_START = 120.0
 """The least number of seconds that learners may take to start and make their environments."""
 SECONDS_TO_CLOSE = 10.0
 """Seconds that learners may take to end before they are killed."""
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that torchrun sets for the processes that it starts."""
 HOST = "127.0.0.1"
 """The address for learners of one machine; no other machine reaches it."""
 _STORE: dict[str, Any] = {"wait_for_workers": False, "use_libuv": sys.platform != "win32"}  # Windows' torch has none
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of the other learners, for work that the first does alone."""
 _trainings = itertools.count()
-
-
-def is_joining() -> bool:
-    """Whether torchrun has started this process."""
-    return set(TORCHRUN) <= os.environ.keys()
 
 
 class MultiLearnerStrategy(Strategy):
@@ -84,7 +78,7 @@ class MultiLearnerStrategy(Strategy):
 
     def __init__(self, policy: MultiLearner, timeout: float, rank: int | None = None) -> None:
         self._joins = rank is None and is_joining()
-        size = int(os.environ["WORLD_SIZE"]) if self._joins else policy.learners
+        size = _number_of_torchrun("WORLD_SIZE", 1, 2**16) if self._joins else policy.learners
         if size is None:
             raise ConfigurationError(
                 f"distributed={policy} without a number joins the learners of torchrun, which has not started this "
@@ -94,7 +88,7 @@ class MultiLearnerStrategy(Strategy):
             raise ConfigurationError(f"distributed={policy} has {policy.learners} learners, torchrun started {size}")
         policy = replace(policy, learners=size)
         super().__init__(policy)
-        self.rank, self.size = int(os.environ["RANK"]) if self._joins else rank or 0, size
+        self.rank, self.size = _number_of_torchrun("RANK", 0, size) if self._joins else rank or 0, size
         self.shards, each = policy.num_shards, policy.num_shards // size
         self._mine = range(self.rank * each, (self.rank + 1) * each)
         self.group = SingleProcess()
@@ -376,17 +370,26 @@ def join_store(port: int) -> TCPStore:
     return TCPStore(HOST, port, is_master=False, **_STORE)
 
 
+def _number_of_torchrun(name: str, minimum: int, below: int) -> int:
+    """A number in a variable that torchrun sets."""
+    text = os.environ[name]
+    number = int(text) if text.isascii() and text.isdigit() else text
+    return require_whole(f"the variable {name}", number, minimum, below=below)
+
+
 def _store_of_torchrun(rank: int, seconds: float) -> Store:
     """Torchrun's store, or one that the first learner makes."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host, port = os.environ["MASTER_ADDR"], _number_of_torchrun("MASTER_PORT", 1, 2**16)
     is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = TCPStore(
             host, port, is_master=is_master, multi_tenant=True, timeout=timedelta(seconds=seconds), **_STORE
         )
     except RuntimeError as error:
+        what = "cannot listen" if is_master else "does not reach the first"
+        remedy = ": is the port taken? Choose another" if is_master else ""
         raise DistributedError(
-            f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+            f"learner {rank} {what} at {host}:{port} (MASTER_ADDR, MASTER_PORT): {str(error).splitlines()[0]}{remedy}"
         ) from error
     # The store may exist longer than a training, and with --max-restarts longer than its processes.
     return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)

@@ -1,6 +1,7 @@
 """The strategy of a training makes its environments, sampler and loop. Here, it is one process."""
 
 import logging
+import os
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,6 +27,15 @@ from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Distributed, Local, Plan, RunOptions
 
 logger = logging.getLogger(__name__)
+
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that torchrun sets for the processes that it starts."""
+
+
+def is_joining() -> bool:
+    """Whether torchrun has started this process."""
+    return set(TORCHRUN) <= os.environ.keys()
 
 
 class Strategy:

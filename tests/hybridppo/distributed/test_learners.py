@@ -478,6 +478,50 @@ def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> 
     return port
 
 
+@pytest.mark.parametrize("distributed", ["local", "multi:2"])
+@pytest.mark.parametrize(
+    ("name", "starter"),
+    [("WORLD_SIZE", "torchrun"), ("SLURM_STEP_NUM_TASKS", "srun"), ("OMPI_COMM_WORLD_SIZE", "mpirun")],
+)
+def test_processes_that_would_all_train_the_same_are_an_error_with_both_remedies(
+    name: str, starter: str, distributed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "4")
+    message = (
+        rf"{starter} has started 4 processes \({name}\), and with distributed={distributed} each .*--distributed multi"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        train(distributed=distributed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("RANK", "5", "below 2, got 5"),
+        ("RANK", "-1", "a whole number of at least 0, got '-1'"),
+        ("WORLD_SIZE", "two", "a whole number of at least 1, got 'two'"),
+        ("MASTER_PORT", "99999", "below 65536, got 99999"),
+    ],
+)
+def test_wrong_variables_of_torchrun_are_named_with_their_rule(
+    name: str, value: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_torchrun_would(0, 2, monkeypatch)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=f"the variable {name} must be {rule}"):
+        train(distributed="multi")
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = as_torchrun_would(0, 2, monkeypatch)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        message = rf"learner 0 cannot listen at 127.0.0.1:{port} .*is the port taken\? Choose another"
+        with pytest.raises(DistributedError, match=message):
+            train(distributed="multi", worker_timeout=1.0)
+
+
 def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 2, monkeypatch)
     with pytest.raises(ConfigurationError, match="distributed=multi:3 has 3 learners, torchrun started 2"):
@@ -493,8 +537,8 @@ def test_a_run_that_is_not_shared_is_refused_by_learners_of_torchrun(
     assert ran.returncode == 1
     assert ran.stderr.count("torchrun has started 2 learners, and the run has distributed=local: give") >= 2
     as_torchrun_would(0, 2, monkeypatch)
-    resumed = hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS, distributed="local", progress=False)
-    assert resumed.metrics["env_steps"] >= 2 * STEPS
+    with pytest.raises(ConfigurationError, match="torchrun has started 2 processes"):
+        hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS, distributed="local", progress=False)
 
 
 def test_a_learner_says_where_it_does_not_find_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

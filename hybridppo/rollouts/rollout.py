@@ -356,9 +356,8 @@ class Rollout(Columns):
 
         _, valid_rows = moved(self.valid_rows)
         kept, final_rows = moved(self.final_rows)
-        of_rows = ("valid_rows", "final_rows", "final_observations")
         changes: dict[str, Any] = {
-            name: tensor.index_select(1, columns) for name, tensor in self.tensors().items() if name not in of_rows
+            name: tensor.index_select(1, columns) for name, tensor in self.tensors().items() if name not in _OF_ROWS
         }
         finals = self.final_observations[kept]
         return replace(self, valid_rows=valid_rows, final_rows=final_rows, final_observations=finals, **changes)

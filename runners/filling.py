@@ -23,6 +23,7 @@ from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.rollouts.rollout import FinalObservations, RolloutBuffer
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.seeds import global_draws_warned_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -198,7 +199,10 @@ class Stepper:
     ) -> None:
         self._environments = environments
         self._distribution = distribution
-        self._observation = environments.reset(seed)
+        with global_draws_warned_of():
+            self._observation = environments.reset(seed)
+        self._is_new = True
+        """Whether no row was filled yet."""
         self._memory = EpisodeMemory.of(environments, memory)
         self._history = ActionHistory()
         self.seconds = 0.0
@@ -253,6 +257,10 @@ class Stepper:
         Returns:
             How many rows of the buffer are filled, and the final observations of the new ones.
         """
+        if self._is_new:
+            self._is_new = False
+            with global_draws_warned_of():
+                return self.fill(buffer, actor, stop, first, end, num_episodes)
         environments = self._environments
         start = time.perf_counter()
         end = len(buffer.rewards) if end is None else end

@@ -1,11 +1,18 @@
 """Seeds: each owner of random numbers has its own."""
 
+import logging
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+
+logger = logging.getLogger(__name__)
+
+_WARNED_OR_SEEDED: set[str] = set()
+"""Why this process does not warn of draws from its global generators."""
 
 
 def seed_of(seed: int, owner: str) -> int:
@@ -23,11 +30,30 @@ def seed_globals(seed: int, owner: str) -> None:
 
     Otherwise such draws would differ in every run (Python, NumPy), or be the same in all processes (torch).
     """
+    _WARNED_OR_SEEDED.add("seeded")
     own = seed_of(seed, owner)
     random.seed(own)
     np.random.seed(own)  # noqa: NPY002 - for environments that use the global one
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(own)
+
+
+@contextmanager
+def global_draws_warned_of() -> Iterator[None]:
+    """Warn once if the global generators of Python or NumPy are drawn from, unless this process has seeded them."""
+    before = _states()
+    yield
+    if not _WARNED_OR_SEEDED and _states() != before:
+        _WARNED_OR_SEEDED.add("warned")
+        logger.warning(
+            "the environment draws from Python's or NumPy's global generator, so the seed does not fix the result: "
+            "draw from self.np_random, or set num_workers, whose processes seed these generators"
+        )
+
+
+def _states() -> tuple[object, ...]:
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    return random.getstate(), state["state"]["key"].tobytes(), state["state"]["pos"]
 
 
 @contextmanager

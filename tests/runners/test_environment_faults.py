@@ -25,7 +25,7 @@ from ppo_settings import ppo_config
 from processes import worker_processes
 from sampling import sampler_of
 from selection import only_by_default
-from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
+from toy_environments import MODES, FaultyEnv, IdentityDiscrete, ScriptedEnv, UndeclaredVector
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored
@@ -37,6 +37,7 @@ from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.runners import processes
 from hybridppo.runners.counts import rows_broken_off
 from hybridppo.runners.sampler import Sampler
+from hybridppo.system import seeds
 from hybridppo.system.seeds import seed_of
 
 NUM_ENVS = 6
@@ -1022,3 +1023,25 @@ def test_cannot_be_pickled_names_the_attribute(words: str, source: Any) -> None:
     assert f"the environment cannot be sent to worker processes: {words}, which cannot be pickled" in str(raised.value)
     assert "with num_workers=0" in str(raised.value)
     assert not worker_processes()
+
+
+class DrawsGlobally(IdentityDiscrete):
+    """Its rewards come from a global generator."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *others = super().step(action)
+        return observation, np.random.random(), *others  # noqa: NPY002 - that is the fault
+
+
+@pytest.mark.parametrize(("env", "num_workers", "warns"), [
+    (DrawsGlobally, 0, True), (DrawsGlobally, 1, False), (IdentityDiscrete, 0, False),
+])  # fmt: skip
+def test_draws_that_the_seed_does_not_reach_are_warned_of_once(
+    env: Any, num_workers: int, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seeds, "_WARNED_OR_SEEDED", set())
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(
+        env, total_steps=96, seed=0, placement="cpu", config=config, num_workers=num_workers, progress=False
+    )
+    assert caplog.text.count("global generator, so the seed does not fix the result") == warns

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
@@ -84,7 +85,9 @@ class Train(Command):
         return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
-        """Train, and print the result."""
+        """Train, and print the result. If torchrun starts the command again after a loss, the run is resumed."""
+        if self.run_dir is not None and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            return report(resume(self.run_dir, progress=self.progress, on_interrupt="return"))
         if self.tuned:
             from hybridppo.tools.hyperparameters import tuned_entry
 

@@ -428,9 +428,10 @@ def test_what_learners_open_is_closed_without_a_garbage_collection() -> None:
         gc.enable()
 
 
-def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "hybridppo", *arguments]
-    process = start_python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def torchrun(*arguments: object, restarts: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}"]
+    command = [*torchrun, "-m", "hybridppo", *arguments]
+    process = start_python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     out, err = process.communicate(timeout=SECONDS)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -464,6 +465,41 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
     whole = train(distributed="multi:1:2")
     assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
     assert [line["iteration"] for line in lines_of(tmp_path / "run")] == list(range(1, whole.metrics["iteration"] + 1))
+
+
+KILLED_ONCE = """
+import os, signal
+from pathlib import Path
+import gymnasium as gym
+
+class KilledOnce(gym.Wrapper):
+    steps = 0
+    def step(self, action):
+        KilledOnce.steps += 1
+        mark = Path(__file__).with_suffix(".mark")
+        if os.environ["RANK"] == "1" and KilledOnce.steps == 150 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+gym.register("KilledOnce-v0", lambda: KilledOnce(gym.make("CartPole-v1")))
+"""
+
+
+@beside_the_extras
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+def test_a_training_that_torchrun_starts_again_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "killed_once.py").write_text(KILLED_ONCE)
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", 512, "--no-progress"]
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    ran = torchrun(
+        "train", "killed_once:KilledOnce-v0", "--distributed", "multi", "--run-dir", tmp_path / "run",
+        "--checkpoint-seconds", 0, *flags, restarts=1, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "killed_once.mark").exists()
+    assert ran.stderr.count("everything is restored") == 1
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:

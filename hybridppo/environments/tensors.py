@@ -387,8 +387,13 @@ class TensorEnvironments(Environments):
         return step if self.of_agents is None else self.of_agents.after(step, infos)
 
     def measure_infos(self, names: Sequence[str]) -> None:
-        """As in the base. The value of a step is the mean of the entry in `infos["log"]`, or in `infos` itself."""
+        """As in the base. An entry is in `infos["log"]` or in `infos`, one number or one for each environment."""
         self._info_values = {name: [] for name in names}
+        self._counted = torch.ones(self.env.num_envs, dtype=torch.bool, device=self.device)
+
+    def leave_out_infos(self, env: int) -> None:  # noqa: D102 - as in the base
+        if self._info_values:
+            self._counted[env] = False
 
     def _add_infos(self, infos: Any) -> None:
         if not isinstance(infos, dict):
@@ -399,18 +404,23 @@ class TensorEnvironments(Environments):
             if value is None:
                 continue
             try:
-                values.append(torch.as_tensor(value, dtype=torch.float32, device=self.device).mean())
+                found = torch.as_tensor(value, dtype=torch.float32, device=self.device)
             except (TypeError, ValueError, RuntimeError):
                 raise BadValueError(f"infos[{name!r}] must be numbers (info_metrics), and is {shown(value)}") from None
+            if found.shape[:1] == self._counted.shape:
+                each = found.flatten(1).mean(1) if found.ndim > 1 else found
+                values.append(torch.stack((each.where(self._counted, 0.0).sum(), self._counted.sum())))
+            else:
+                values.append(torch.stack((found.mean(), torch.ones_like(found.mean()))))
 
     def take_infos(self) -> Sums:
         """As in the base; it waits for the device once for each entry."""
         sums: Sums = {}
         for name, values in self._info_values.items():
-            total = float(torch.stack(values).sum()) if values else 0.0
+            total, number = torch.stack(values).sum(0).tolist() if values else (0.0, 0.0)
             if not math.isfinite(total):
                 raise EnvError(f"{self.name}: infos[{name!r}] must be finite numbers (info_metrics), and are not")
-            sums[name] = [total, float(len(values)), 0.0, 0.0]
+            sums[name] = [total, number, 0.0, 0.0]
             values.clear()
         return sums
 

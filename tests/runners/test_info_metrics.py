@@ -297,6 +297,26 @@ class Uneven(Trading):
         return np.zeros(1, np.float32), 1.0, self._steps == self._length, False, {"length": float(self._length)}
 
 
+class UnevenBatch(TorchCartPole):
+    """Its second environment has episodes of 50 steps, the others of 1."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *_ = super().step(actions)
+        self.number = getattr(self, "number", 0) + 1
+        lengths = torch.ones(self.num_envs)
+        lengths[1] = 50
+        ended = self.number % lengths == 0
+        return observations, rewards, ended, torch.zeros_like(ended), {"length": lengths}
+
+
+def test_an_evaluation_of_batched_environments_counts_the_infos_of_its_episodes_alone() -> None:
+    agent = hybridppo.PPO(TorchCartPole.single_observation_space, TorchCartPole.single_action_space, CONFIG)
+    for _ in range(2):
+        options: dict[str, Any] = {"episodes": 2, "info_metrics": ("length",), "progress": False}
+        found = hybridppo.evaluate_agent(agent, UnevenBatch(2), **options)
+        assert found.infos == {"info/length": pytest.approx((1 + 50 * 50) / 51)}
+
+
 @pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=str)
 def test_an_evaluation_counts_the_infos_of_its_episodes_alone(mode: AutoresetMode | None) -> None:
     """An environment that has ended its episodes is stepped on until all have: its short ones would count more."""

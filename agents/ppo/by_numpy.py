@@ -185,7 +185,7 @@ class Passes:
         np.dot(self._critic.forward(rows[:, self._columns[1]])[-1][0], weight[0], out=out)
         out += bias[0]
 
-    def _forward(self, rows: Array) -> list[Array]:
+    def forward(self, rows: Array) -> list[Array]:
         """The outputs `[outputs, B]` of actor and critic for rows `[B, obs]`."""
         self._inputs = [rows[:, columns] for _, columns, _ in self._hidden]
         pairs = zip(self._hidden, self._inputs, strict=True)
@@ -197,8 +197,8 @@ class Passes:
             own += bias
         return outputs
 
-    def _backward(self, *of_outputs: Array) -> None:
-        """Fill the gradient, from those of the outputs of the last `_forward`."""
+    def backward(self, *of_outputs: Array) -> None:
+        """Fill the gradient, from those of the outputs of the last `forward`."""
         buffers = [each for layers, _, _ in self._hidden for each in layers.gradient_buffer(of_outputs[0].shape[1])]
         parts = zip(of_outputs, self._heads, self._of_heads, self._lasts, buffers, strict=True)
         for own, (weight, _), (of_weight, of_bias), last, of_last in parts:
@@ -213,7 +213,7 @@ class Passes:
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
         config, advantages, masks = self._agent.current, rows.advantages, self._mask_size
-        outputs, (values,) = self._forward(rows.observations)
+        outputs, (values,) = self.forward(rows.observations)
         if masks:
             outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
         log_prob, entropy, backward = self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])
@@ -231,7 +231,7 @@ class Passes:
         d_values *= np.float32(config.value_coef / size)
         # The loss has -entropy_coef * mean(entropy).
         d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self._of_free)
-        self._backward(d_outputs, d_values[None])
+        self.backward(d_outputs, d_values[None])
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -254,6 +254,52 @@ class Passes:
         # are equal only up to rounding.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
+
+
+class NumpyNetworks(Backend):
+    """NumPy for the networks, and autograd for the loss: for a custom loss, with MLPs of tanh or ReLU.
+
+    The loss may also call the networks itself; the gradient of that is added.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
+        self._flat_gradient = array_of(self._parameters.gradient)
+        self._passes = Passes(objective, np.zeros_like(self._flat_gradient))
+        self._last: list[Tensor] = []
+        """The outputs of the last layers of actor and critic."""
+
+    @staticmethod
+    def supports(objective: Objective) -> bool:
+        """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
+        return (
+            objective.agent.has_own_loss
+            and objective.config.precision == "fp32"
+            and not getattr(objective.actor, "explores", False)
+            and has_known_networks(objective)
+            and objective.config.minibatch_size <= block_size_of(objective.actor)
+        )
+
+    def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
+        """As in the base."""
+        outputs = self._passes.forward(array_of(minibatch.observations))
+        self._last = [torch.from_numpy(own.T).requires_grad_() for own in outputs]
+        statistics = super().gradient(minibatch, clip_range)
+        # No gradient: the loss does not depend on this network.
+        found = [torch.zeros_like(own) if own.grad is None else own.grad for own in self._last]
+        self._passes.backward(*(gradient.numpy().T for gradient in found))
+        self._flat_gradient += self._passes.gradient
+        return statistics
+
+    def clip(self) -> float:
+        """As in the base."""
+        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+
+    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
+        outputs, values = self._last
+        if isinstance(self._actor, Network):
+            outputs = self._actor.finished(outputs, minibatch.observations)
+        return outputs, values.squeeze(-1)
 
 
 def has_known_networks(objective: Objective) -> bool:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
-from hybridppo.agents.ppo.by_numpy import NumpyBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
@@ -545,13 +545,15 @@ class PPO(PolicyAgent):
 
 def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
     """The fastest backend; autograd if the gradient is not to be computed by hand."""
-    kinds: list[Any] = [NumpyBackend] if by_hand else []
+    kinds: list[Any] = [NumpyBackend, NumpyNetworks] if by_hand else []
     if by_hand and objective.config.compiled_updates:
         from hybridppo.agents.ppo.by_numba import CompiledBackend
 
         kinds.insert(0, CompiledBackend)
-    found = next((kind for kind in kinds if kind.supports(objective)), None)
-    return found if found is not None and has_gradient_of_the_loss(found, objective.config.clip_range_vf) else Backend
+    found: Any = next((kind for kind in kinds if kind.supports(objective)), Backend)
+    agrees = found.written_in is None or has_gradient_of_the_loss(found, objective.config.clip_range_vf)
+    chosen: type[Backend] = found if agrees else Backend
+    return chosen
 
 
 @cache

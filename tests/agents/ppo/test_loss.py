@@ -21,7 +21,7 @@ import hybridppo
 from hybridppo import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.agents.ppo.by_numpy import NumpyBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
 from hybridppo.agents.ppo.ppo import has_gradient_of_the_loss
 from hybridppo.errors import ConfigurationError
@@ -160,8 +160,10 @@ class Talkative(PPO):
 
 def test_a_loss_of_ones_own_is_descended_by_autograd() -> None:
     agent = PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, loss=without_entropy)
-    assert form_of(agent) is Backend
-    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is Backend
+    assert form_of(agent) is NumpyNetworks
+    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpyNetworks
+    plain = PPO(Box(-1, 1, (2,)), Discrete(2), replace(CONFIG, fast_updates=False), loss=without_entropy)
+    assert form_of(plain) is Backend
     assert form_of(Talkative(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpyBackend
 
 

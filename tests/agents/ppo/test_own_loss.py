@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
@@ -23,10 +23,12 @@ import hybridppo
 from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.agents.ppo.ppo import backend_for
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae
+from hybridppo.spaces.masks import MaskedObservation
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -215,6 +217,47 @@ def test_advantages_computed_by_numpy_may_have_64_bits(kind: str) -> None:
     config = replace(CONFIG, **KINDS[kind].config)
     one, other = (train(config=config, advantages=partial(by_numpy, dtype)) for dtype in (np.float32, np.float64))
     assert same(one, other)
+
+
+NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "choices": (box(), Discrete(3), {}),
+    "numbers": (box(), box(), {"activation": "relu", "hidden_sizes": (8, 8)}),
+    "masks": (MaskedObservation(box(), 3), Discrete(3), {}),
+    "other parts": (
+        Dict(a=box(), b=box()), box(), {"actor_keys": ("a",), "critic_keys": ("a", "b"), "hidden_sizes": (8,)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("without", ["critic", None])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, without: str | None) -> None:
+    observations, actions, fields = NETWORKS[kind]
+
+    def mine(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        loss = ppo_loss(inputs, config, clip_range)
+        again = inputs.agent.actor_network(inputs.observations).square().mean()
+        return replace(loss, total=(loss.policy if without else loss.total) + again, extra={"again": again})
+
+    agent = PPO(observations, actions, replace(CONFIG, **fields), seed=1, loss=mine)
+    with torch.no_grad():
+        agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape))
+    width = agent._encode.shape[0]
+    rows = torch.randn(9, width).abs()  # a mask allows what is not zero
+    outputs = agent.actor_network(rows)
+    noise = agent.distribution.draw_noise(np.random.default_rng(0), (9,))
+    batch = Batch(
+        observations=rows, actions=torch.from_numpy(agent.distribution.sample(outputs.detach().numpy(), noise)),
+        log_probs=torch.randn(9), values=torch.randn(9), advantages=torch.randn(9), returns=torch.randn(9),
+    )  # fmt: skip
+    found = []
+    for by_hand in (False, True):
+        backend = backend_for(agent.objective, by_hand=by_hand)(agent.objective)
+        assert (type(backend) is NumpyNetworks) == by_hand
+        statistics = backend.gradient(batch, 0.2)
+        norm = backend.clip()
+        found.append((statistics, torch.as_tensor(norm), agent.parameters.gradient.clone()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", [ppo_loss, partial(ppo_loss)], ids=["the library's", "own"])

@@ -45,7 +45,7 @@ from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.evaluation import Evaluation, made_for, num_envs_of
+from hybridppo.runners.evaluation import MOST_SIDE_BY_SIDE, Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.settings import Settings, made
 from hybridppo.spaces.frames import num_frames_of
@@ -108,7 +108,7 @@ def evaluate_agent(
         )
     if not callable(should_stop):
         raise ConfigurationError(f"should_stop must be a function without arguments, got {shown(should_stop)}")
-    num_envs, options = num_envs_of(env, agent.config.num_envs, episodes), made(EnvironmentOptions, given)
+    num_envs, options = min(episodes, MOST_SIDE_BY_SIDE), made(EnvironmentOptions, given)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     with playing(agent, env, num_envs, options, placement=placement) as (_, run), bar:
         # Environments have neighbouring seeds; neighbouring evaluations must not share them.

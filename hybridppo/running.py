@@ -263,7 +263,6 @@ def _callbacks(
             plan.placement,
             settings.environment,
             in_another_process=run.evaluate_async,
-            num_envs=plan.agent.config.num_envs,
             episodes=run.evaluate_episodes,
             seed=seed_of(settings.seed, "evaluation during training"),
             interruption=plan.interruption,

@@ -142,18 +142,12 @@ def made_for(
     return environments
 
 
-def num_envs_of(source: EnvSource, num_envs: int, episodes: int) -> int:
-    """Number of environments of an evaluation; a function may only make vectors of the training's size."""
-    return min(episodes, MOST_SIDE_BY_SIDE) if isinstance(source, str) else num_envs
-
-
 @dataclass(frozen=True)
 class Episodes:
     """The episodes of every evaluation during a training."""
 
     source: EnvSource
     """Makes the environments."""
-    num_envs: int
     options: EnvironmentOptions
     spaces: Any
     """An object with the required `observation_space` and `action_space`."""
@@ -162,6 +156,11 @@ class Episodes:
     seed: int
     memory: MemoryLayout | None
     """Layout of the state of a recurrent actor."""
+
+    @property
+    def num_envs(self) -> int:
+        """The number of environments; a function may make a vector of another number."""
+        return min(self.episodes, MOST_SIDE_BY_SIDE)
 
     def make(self) -> Environments:
         """New environments."""

@@ -30,7 +30,7 @@ from hybridppo.reporting.progress import say
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import EVALUATIONS, RunDirectory
 from hybridppo.runners.checkpointing import Checkpointing, Moment
-from hybridppo.runners.evaluation import Episodes, Evaluation, num_envs_of
+from hybridppo.runners.evaluation import Episodes, Evaluation
 from hybridppo.runners.processes import LocalProcesses
 from hybridppo.runners.runner import Runner
 from hybridppo.system.messages import shown_return, shown_returns
@@ -49,7 +49,6 @@ class Evaluator:
         placement: the placement.
         options: how environments are made.
         in_another_process: whether to use one; None if sampling and learning overlap, and NumPy can act.
-        num_envs: number of environments of the training, which a function may need to make a vector.
         episodes: episodes of an evaluation.
         seed: seed of every evaluation.
         interruption: stops an evaluation.
@@ -67,7 +66,6 @@ class Evaluator:
         options: EnvironmentOptions,
         *,
         in_another_process: bool | None,
-        num_envs: int,
         episodes: int,
         seed: int,
         interruption: Interruption,
@@ -77,10 +75,9 @@ class Evaluator:
                 f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training "
                 "steps: pass a function that makes one"
             )
-        num_envs = num_envs_of(source, num_envs, episodes)
         options = replace(options, episodic_life=False)  # clipped rewards are for learning only
         spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
-        self._episodes = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
+        self._episodes = Episodes(source, options, spaces, agent.distribution, episodes, seed, agent.memory)
         self._interruption = interruption
         self._actor: SamplingActor | None = None
         """The actor that is evaluated, or will be in this process; None if there is none."""
@@ -99,7 +96,7 @@ class Evaluator:
         self._pool = LocalProcesses(
             "hybridppo.runners.evaluation",
             "evaluator",
-            [slice(0, num_envs)],
+            [slice(0, self._episodes.num_envs)],
             {
                 "episodes": replace(self._episodes, source=""),
                 "source": to_send(source),

@@ -208,6 +208,19 @@ def test_an_agent_is_evaluated_in_environments_of_its_own() -> None:
     assert set(map(id, made)) == set(map(id, closed))
 
 
+def test_a_function_makes_no_more_environments_than_there_are_episodes() -> None:
+    """However many environments the training had."""
+    made: list[IdentityDiscrete] = []
+
+    def make() -> IdentityDiscrete:
+        made.append(IdentityDiscrete())
+        return made[-1]
+
+    agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=256))
+    evaluate_agent(agent, make, episodes=3, progress=False)
+    assert len(made) == 3
+
+
 @pytest.mark.parametrize("episodes", [0, -1, 2.5])
 def test_an_impossible_number_of_episodes_is_refused(episodes: Any) -> None:
     agent = PPO(Discrete(4), Discrete(4))

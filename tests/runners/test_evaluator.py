@@ -409,13 +409,19 @@ class Slow(Interrupting):
 
     def step(self, action: Any) -> Any:
         if self.is_evaluated:
-            time.sleep(0.3)
+            time.sleep(1.0)
         return ScriptedEnv.step(self, action)
 
 
 def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_ends_both(tmp_path: Path) -> None:
     stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    options = {"env": Slow, "evaluate_async": True, "evaluate_every": 3 * BATCH, "worker_timeout": 30.0}
+    options = {
+        "env": Slow,
+        "evaluate_async": True,
+        "evaluate_every": 3 * BATCH,
+        "evaluate_episodes": 2,
+        "worker_timeout": 30.0,
+    }
     begun = time.monotonic()
     with pytest.raises(TrainingInterrupted):
         train(run_dir=tmp_path / "run", on_iteration=at(5, stop.start), **options)
@@ -502,7 +508,7 @@ def test_an_evaluator_that_dies_is_named(tmp_path: Path) -> None:
                 os._exit(3)
             return super().step(action)
 
-    with pytest.raises(EnvError, match=r"evaluator 0 \(environments 0 to 1\) has died: exit code 3"):
+    with pytest.raises(EnvError, match=r"evaluator 0 \(environments 0 to 2\) has died: exit code 3"):
         train(env=Dying, run_dir=tmp_path / "run", **EVERY, **WAYS["overlap"])
 
 

@@ -550,9 +550,8 @@ def test_acting_step_by_step_is_what_evaluation_does(cell: Any) -> None:
             return self.env.reset(seed=next(numbers))
 
     numbers = iter(range(100))
-    agent.config = replace(agent.config, num_envs=1)
     evaluation = hybridppo.evaluate_agent(agent, lambda: Numbered(gym.make("CartPole-v1")), episodes=3, progress=False)
-    assert list(evaluation.returns) == found
+    assert sorted(evaluation.returns) == sorted(found)
 
 
 def test_forgetting_is_never_silent() -> None:

@@ -43,6 +43,8 @@ class Batch(Columns):
     """With a pool, `[B]`: by what the clip range is multiplied in this update; the same in every row."""
     old_outputs: Tensor | None = None
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
+    raw_observations: Tensor | None = None
+    """For a custom loss, `[B, *row]`: the observations before they were normalised, if they are."""
     counted: Tensor | None = None
     """In a padded minibatch, `[B]` bool: which rows count."""
     actor_states: Any = None

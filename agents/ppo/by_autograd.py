@@ -102,6 +102,7 @@ class Backend:
         clip_range = steps.clip_range(clip_range)
         inputs = LossInputs(
             observations=steps.observations,
+            raw_observations=steps.observations if steps.raw_observations is None else steps.raw_observations,
             actions=steps.actions,
             outputs=outputs,
             log_ratio=log_ratio,

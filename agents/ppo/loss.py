@@ -41,7 +41,9 @@ class LossInputs:
     """The input of a loss: a minibatch and the present outputs of actor and critic. Shapes are `[B]` unless stated."""
 
     observations: Tensor
-    """The input of the networks, `[B, *row]`."""
+    """The input of the networks, `[B, *row]`: normalised, if that is configured."""
+    raw_observations: Tensor
+    """The observations in the environment's own units, `[B, *row]`, as `agent.actor` takes them."""
     actions: Tensor
     """`[B, *action]`."""
     outputs: Tensor

@@ -356,6 +356,9 @@ class PPO(PolicyAgent):
         """
         observations, finals = self.normalization.of_observations(rollout)
         steps = Batch(observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
+        if self.has_own_loss and self.normalization.observations is not None:
+            raw, _ = self.normalization.of_observations(rollout, raw=True)
+            steps = steps.with_columns(raw_observations=raw[:-1])
         ratios, correction = None, self._correction_of(rollout)
         if pool_share is not None or correction != "none":
             ratios, steps = corrected(steps, backend, pool_share, correction)

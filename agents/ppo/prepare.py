@@ -198,9 +198,9 @@ class Normalization(nn.Module):
         if self.rewards is not None:
             self.rewards.fit(num_columns)
 
-    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them."""
-        normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
+    def of_observations(self, rollout: Rollout, *, raw: bool = False) -> tuple[Tensor, Tensor]:
+        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, normalised unless `raw`."""
+        normalize: nn.Module = nn.Identity() if raw or self.observations is None else self.observations
         observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
         if self._frames is None:
             return observations, finals

@@ -107,6 +107,25 @@ def test_a_loss_sees_the_outputs_from_before_the_update(kind: str) -> None:
     assert max(seen) < 1e-4
 
 
+@pytest.mark.parametrize("kind", ["rows", "gru", "pool", "stacks"])
+def test_a_loss_sees_observations_in_the_environments_units(kind: str) -> None:
+    errors: list[float] = []
+    sizes: list[float] = []
+
+    def looking(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        normalized = inputs.agent.normalization.observations(inputs.raw_observations)
+        errors.append(float((normalized - inputs.observations).abs().max()))
+        sizes.append(float((inputs.raw_observations - inputs.observations).abs().max()))
+        return ppo_loss(inputs, config, clip_range)
+
+    options: dict[str, Any] = {"frame_stack": 2} if kind == "stacks" else {}
+    fields = {} if kind == "stacks" else KINDS[kind].config
+    config = replace(CONFIG, **{"num_envs": 4, **fields, "normalize_observations": True})
+    train(config=config, loss=looking, env="Pendulum-v1", total_steps=256, **options)
+    assert max(errors) < 1e-6
+    assert max(sizes) > 0.1
+
+
 @pytest.mark.parametrize("where", PLACEMENTS)
 def test_modules_are_trained_and_extras_are_metrics(where: str) -> None:
     given = predictor()

@@ -16,24 +16,13 @@ import numpy as np
 import torch
 
 from hybridppo.agents.policies import PolicyOf
-from hybridppo.agents.registry import (
-    AnyAgent,
-    AnyConfig,
-    agents_by_policy,
-    explaining_memory,
-)
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import (
-    EnvironmentOptions,
-    EnvSource,
-    for_agents,
-)
-from hybridppo.errors import (
-    ConfigurationError,
-)
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
+from hybridppo.errors import ConfigurationError
 from hybridppo.evaluating import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import fitting
@@ -49,11 +38,7 @@ from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
-from hybridppo.settings import (
-    Plan,
-    RunOptions,
-    Settings,
-)
+from hybridppo.settings import Plan, RunOptions, Settings
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Interruption, Stopped
 from hybridppo.system.threads import limit_threads

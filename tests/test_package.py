@@ -18,7 +18,7 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-FLOORS = (
+LAYERS = (
     {"errors", "_lazy", "_version"},
     {"system", "spaces"},
     {"distributions"},
@@ -38,8 +38,8 @@ FLOORS = (
     {"commands", ""},
     {"__main__"},
 )
-"""The rooms of each floor, from the ground up: a folder with all within it, or a file beside them. A room imports only
-from lower floors, imports for type checking included."""
+"""The packages of each layer, from the lowest: a folder with all within it, or a file beside them. A package imports
+only from lower layers, imports for type checking included."""
 
 
 @functools.cache
@@ -76,8 +76,8 @@ def sources() -> dict[str, Path]:
 SOURCES = sources()
 
 
-def room_of(module: str) -> str:
-    """The room of a library's module; "" for the package's top level."""
+def package_of(module: str) -> str:
+    """The package of a library's module; "" for the top level."""
     return (*module.split("."), "")[1]
 
 
@@ -98,31 +98,33 @@ def test_imports_are_found() -> None:
     assert sorted(imports(source)) == ["..f", "a.b", "c.d", "c.e", "g", "i"]
 
 
-def test_every_room_is_on_a_floor() -> None:
-    assert {room_of(module) for module in SOURCES} == set().union(*FLOORS)
+def test_every_package_is_in_a_layer() -> None:
+    assert {package_of(module) for module in SOURCES} == set().union(*LAYERS)
     loose = [path.stem for path in (ROOT / "hybridppo").glob("*.py") if not path.stem.startswith("__")]
     assert len(loose) <= 15
 
 
-def test_the_picture_has_the_rooms_of_each_floor() -> None:
-    picture = (ROOT / "docs" / "pictures" / "rooms.svg").read_text(encoding="utf-8")
-    floors: dict[str, set[str]] = {}
-    for height, room in re.findall(r'<text class="n" x="[\d.]+" y="(\d+)">(\w+)/<', picture):
-        floors.setdefault(height, set()).add(room)
-    is_folder = {room: SOURCES[f"hybridppo.{room}"].name == "__init__.py" for room in set().union(*FLOORS) - {""}}
-    rooms = [{room for room in floor if is_folder.get(room)} for floor in reversed(FLOORS)]
-    assert list(floors.values()) == [floor for floor in rooms if floor]
+def test_the_picture_has_the_packages_of_each_layer() -> None:
+    picture = (ROOT / "docs" / "pictures" / "packages.svg").read_text(encoding="utf-8")
+    layers: dict[str, set[str]] = {}
+    for height, package in re.findall(r'<text class="n" x="[\d.]+" y="(\d+)">(\w+)/<', picture):
+        layers.setdefault(height, set()).add(package)
+    is_folder = {
+        package: SOURCES[f"hybridppo.{package}"].name == "__init__.py" for package in set().union(*LAYERS) - {""}
+    }
+    packages = [{package for package in layer if is_folder.get(package)} for layer in reversed(LAYERS)]
+    assert list(layers.values()) == [layer for layer in packages if layer]
 
 
-@pytest.mark.parametrize("room", sorted(set().union(*FLOORS)))
-def test_each_room_imports_from_lower_floors(room: str) -> None:
-    floor_of = {each: number for number, floor in enumerate(FLOORS) for each in floor}
+@pytest.mark.parametrize("package", sorted(set().union(*LAYERS)))
+def test_each_package_imports_from_lower_layers(package: str) -> None:
+    layer_of = {each: number for number, layer in enumerate(LAYERS) for each in layer}
     strays = {}
-    for module in (module for module in SOURCES if room_of(module) == room):
+    for module in (module for module in SOURCES if package_of(module) == package):
         names = imports(SOURCES[module].read_text())
         wrong = [name for name in names if name.startswith(".")]  # or it would not be seen here
-        imported = {each: room_of(each) for each in modules_imported(module)}
-        wrong += [each for each, where in imported.items() if where != room and floor_of[where] >= floor_of[room]]
+        imported = {each: package_of(each) for each in modules_imported(module)}
+        wrong += [each for each, where in imported.items() if where != package and layer_of[where] >= layer_of[package]]
         if wrong:
             strays[module] = wrong
     assert strays == {}

@@ -16,15 +16,7 @@ from torch import Tensor, nn
 from hybridppo.agents.agent import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import (
-    Loss,
-    LossInputs,
-    approx_kl,
-    checked,
-    clip_fraction,
-    scalars,
-    without_padding,
-)
+from hybridppo.agents.ppo.loss import Loss, LossInputs, approx_kl, checked, clip_fraction, scalars, without_padding
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import shared_trunk_of
 from hybridppo.networks.modes import learning_mode, rounding

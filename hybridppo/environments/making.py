@@ -15,13 +15,7 @@ from gymnasium.vector import VectorEnv
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
-from hybridppo.environments.options import (
-    NEED_COPIES,
-    CriticsOptions,
-    EnvironmentOptions,
-    EnvSource,
-    SelfPlayOptions,
-)
+from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import (
     env_of_id,
     import_modules,

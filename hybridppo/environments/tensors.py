@@ -27,13 +27,7 @@ from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateErro
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import (
-    CriticRows,
-    SpacesOfAgents,
-    each_observes,
-    joint_space,
-    spaces_with_critics_part,
-)
+from hybridppo.spaces.of_agents import CriticRows, SpacesOfAgents, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.devices import accelerator_of

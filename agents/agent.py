@@ -7,6 +7,7 @@ for the actor; each has its own gradient. The backend takes the setting of a pas
 network that learns.
 """
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -388,8 +389,8 @@ class PolicyAgent:
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def like(self, config: Any, *, seed: int = 0) -> Any:
-        """A new agent of the same class, with the same spaces and custom parts."""
-        parts = {name: part for name, part in self.own.items() if name != "agent"}
+        """A new agent of the same class, with the same spaces and copies of custom parts, which may keep a state."""
+        parts = {name: _copied(part) for name, part in self.own.items() if name != "agent"}
         make: Callable[..., Any] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
@@ -622,3 +623,10 @@ def _stacked(numbers: Sequence[Any]) -> Tensor:
     if isinstance(numbers[0], Tensor):
         return torch.stack(list(numbers))
     return torch.from_numpy(np.array(numbers, np.float32))
+
+
+def _copied(part: object) -> object:
+    try:
+        return copy.deepcopy(part)
+    except TypeError:  # such as an open file, which both must share
+        return part

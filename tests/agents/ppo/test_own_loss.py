@@ -218,6 +218,23 @@ def test_an_agent_like_another_has_a_state_of_its_own() -> None:
     assert other._advantages is one_step
 
 
+def test_what_a_loss_keeps_in_itself_is_not_shared_with_the_agents_of_trials() -> None:
+    class Counting:
+        calls = 0
+
+        def __call__(self, inputs: Any, config: Any, clip_range: Any) -> Any:
+            self.calls += 1
+            return ppo_loss(inputs, config, clip_range)
+
+    loss = Counting()
+    agent, rollouts = rollouts_of(PPO, lambda: train(loss=loss).agent)
+    before = loss.calls
+    agent.like(CONFIG).update(rollouts[0])
+    assert loss.calls == before
+    agent.update(rollouts[0])
+    assert loss.calls > before
+
+
 @pytest.mark.parametrize("kind", ["rows", "gru", "pool"])
 def test_advantages_of_ones_own_take_what_gae_takes(kind: str) -> None:
     config = replace(CONFIG, num_envs=4, **KINDS[kind].config)

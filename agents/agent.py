@@ -8,6 +8,7 @@ network that learns.
 """
 
 import copy
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -385,7 +386,7 @@ class PolicyAgent:
     @property
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
-        parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
+        parts: dict[str, object] = {} if library_class(self) is type(self) else {"agent": type(self)}
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def like(self, config: Any, *, seed: int = 0) -> Any:
@@ -399,6 +400,13 @@ class PolicyAgent:
         """The modules of a checkpoint, by the first part of their tensors' names."""
         return {"actor": self.actor, "critic": self.critic}
 
+    def extra_state(self) -> dict[str, Any]:
+        """What a subclass keeps besides networks, as JSON: it is saved in checkpoints and files of the agent."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `extra_state`."""
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and a JSON object."""
         tensors = {
@@ -409,6 +417,12 @@ class PolicyAgent:
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
         state: dict[str, Any] = {"version": self.version, "order": self._order.bit_generator.state}
+        if extra := self.extra_state():
+            try:
+                json.dumps(extra, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(f"extra_state must return numbers, text, lists and dicts: {error}") from None
+            state["extra"] = extra
         frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
         return tensors, state | ({"frozen": frozen} if frozen else {})
 
@@ -438,6 +452,8 @@ class PolicyAgent:
             slot.copy_(saved)
         for i, parameter in enumerate(self.parameters.everything()):
             parameter.requires_grad_(parameter.requires_grad and i not in state.get("frozen", []))
+        if "extra" in state:
+            self.load_extra_state(state["extra"])
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 
@@ -559,6 +575,11 @@ def _checked_state(state: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return given.reshape(-1, shape[-1])
 
 
+def library_class(agent: Any) -> Any:
+    """The library's class of an agent, of which a subclass is the user's own part."""
+    return next(kind for kind in type(agent).__mro__ if kind.__module__.startswith("hybridppo.agents."))
+
+
 def save_agent(agent: Any, path: str | Path) -> Path:
     """Write an agent's networks, spaces and configuration to a file for `hybridppo.load`.
 
@@ -570,7 +591,7 @@ def save_agent(agent: Any, path: str | Path) -> Path:
     tensors, state = agent.state()
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
     description = {
-        "agent": agent.name,
+        "agent": library_class(agent).name,
         "config": agent.config.to_json(),
         "observation_space": space_to_json(agent.observation_space),
         "action_space": space_to_json(agent.action_space),

@@ -64,7 +64,7 @@ def load(
         checkpoint: the `latest` checkpoint of the run, or the `best`: the one with the highest mean return, of
             evaluations during training (`evaluate_every`) if there are any, else of 100 episodes of training. Until 100
             episodes have ended, the latest is the best.
-        agent: the subclass that was trained, if there was one. Without it, the library's own agent is loaded.
+        agent: the subclass that was trained, if there was one.
         networks: the function that made its own networks, if there was one.
         modules: modules of the same shapes as its `modules_of`, if it has any. Acting does not need them.
 
@@ -154,13 +154,13 @@ class SavedAgent:
         Raises:
             CheckpointError: if its tensors do not fit.
         """
+        if agent is None:
+            require_own(self.own, agent=agent)
         made = new_agent(self, agent, seed=self.seed, **parts)
-        tensors, described_by = self.tensors, self.described_by
+        tensors = self.tensors
         if parts.get("modules") is None and "modules" in self.own:
             tensors = {n: t for n, t in tensors.items() if n.partition(".")[0] not in ("modules", "optimizer")}
-        if "agent" in self.own and agent is None:
-            described_by += f" (of the library's agent; it had one of its own, {self.own['agent']!r}: pass agent=...)"
-        with fitting(described_by):
+        with fitting(self.described_by):
             made.load_state(tensors, self.state)
         return made
 

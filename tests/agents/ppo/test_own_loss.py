@@ -379,3 +379,45 @@ def test_what_cannot_be_is_refused(what: str) -> None:
 def test_extras_are_written(tmp_path: Path) -> None:
     train(loss=giving(mine=2.5), run_dir=tmp_path / "run")
     assert [line["mine"] for line in lines_of(tmp_path / "run")] == [2.5] * 3
+
+
+class Growing(PPO):
+    """Keeps a number that changes with every update."""
+
+    beta = 1.0
+
+    def update(self, rollout: Any) -> Any:
+        self.beta *= 2.0
+        return {**super().update(rollout), "beta": self.beta}
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"beta": self.beta}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        self.beta = state["beta"]
+
+
+def test_what_a_subclass_keeps_is_saved(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"agent": Growing, "total_steps": 96}
+    whole = train(**options)
+    train(**{**options, "total_steps": 64}, run_dir=tmp_path / "run")
+    resumed = hybridppo.resume(tmp_path / "run", agent=Growing, total_steps=96, progress=False)
+    assert resumed.metrics["beta"] == whole.metrics["beta"] == 8.0
+    assert hybridppo.load(tmp_path / "run", agent=Growing).beta == 8.0
+    with pytest.raises(hybridppo.HybridPPOError, match=r"its own agent, '.*Growing': pass it again"):
+        hybridppo.load(tmp_path / "run")
+    whole.agent.beta = torch.zeros(2)
+    with pytest.raises(ConfigurationError, match="extra_state must return numbers, text, lists and dicts"):
+        whole.agent.save(tmp_path / "agent")
+
+
+def test_a_subclass_with_a_name_is_one_of_ones_own(tmp_path: Path) -> None:
+    class Named(Growing):
+        name = "mine"
+
+    agent = train(agent=Named, run_dir=tmp_path / "run").agent
+    assert agent.own == {"agent": Named}
+    with pytest.raises(hybridppo.HybridPPOError, match=r"its own agent, '.*Named': pass it again"):
+        hybridppo.resume(tmp_path / "run", total_steps=192, progress=False)
+    agent.save(tmp_path / "agent")
+    assert type(hybridppo.load(tmp_path / "agent", agent=Named)) is Named

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -117,6 +118,12 @@ def command(*words: object) -> str:
 def pip_install(extra: str) -> str:
     """The command that installs an extra; hybridppo is installed from a clone, since no index has it."""
     return f"{command('pip', 'install', f'.[{extra}]')} in your clone of hybridppo"
+
+
+def is_installed(package: str) -> bool:
+    """Whether Python finds a package, and not only a folder of that name; imports nothing."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def meant_by(name: str, ours: Iterable[str]) -> str | None:

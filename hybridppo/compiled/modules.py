@@ -22,7 +22,7 @@ from types import ModuleType
 
 import filelock
 
-from hybridppo.errors import EnvError, HybridPPOError
+from hybridppo.errors import EnvError, HybridPPOError, is_installed
 
 DIRECTORY_VARIABLE = "HYBRIDPPO_CACHE_DIR"
 _WRITTEN_AT = 1_000_000_000
@@ -32,7 +32,7 @@ _LOCK = threading.Lock()
 
 def has_numba() -> bool:
     """Whether Numba is installed."""
-    return importlib.util.find_spec("numba") is not None
+    return is_installed("numba")
 
 
 def cache_directory() -> Path:

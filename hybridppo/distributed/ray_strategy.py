@@ -69,11 +69,12 @@ class RayStrategy(Strategy):
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
+            from ray import is_initialized  # a folder named ray has none
         except ImportError as error:
             raise ConfigurationError(
                 f"distributed={self.policy} needs Ray, which cannot be imported ({error}): {pip_install('ray')}"
             ) from error
-        self._ray, self._is_own = ray, not ray.is_initialized()
+        self._ray, self._is_own = ray, not is_initialized()
         self._handler = signal.getsignal(signal.SIGTERM)
         if not self._is_own:
             _require_joined(ray.get_runtime_context().gcs_address, self._address)

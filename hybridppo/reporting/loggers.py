@@ -11,7 +11,6 @@
 The packages have queues of their own, so that a training does not wait for them. They are imported when they are used.
 """
 
-import importlib.util
 import math
 import os
 import posixpath
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, meant_by, pip_install, shown
+from hybridppo.errors import ConfigurationError, is_installed, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
 
@@ -274,7 +273,7 @@ def callbacks_given(
         raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
     named = logger_names(track)
     for name in named:
-        if importlib.util.find_spec(name) is None:
+        if not is_installed(name):
             raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
     several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
     objects = [*(LOGGERS[name]() for name in named), *(each for each in several if isinstance(each, Logger))]

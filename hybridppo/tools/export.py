@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
-from hybridppo.errors import ConfigurationError, TrainingError, pip_install
+from hybridppo.errors import ConfigurationError, TrainingError, is_installed, pip_install
 from hybridppo.loading import load_policies
 from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.making import Networks
@@ -354,7 +353,7 @@ def _policy_of(agents: Mapping[str, Any], policy: str | None) -> Player:
 
 
 def _as_onnx(policy: TorchPolicy) -> Form:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if not is_installed(name)]
     if missing:
         raise ConfigurationError(f"ONNX needs {', '.join(missing)}: {pip_install('onnx')}")
     import onnxruntime

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, source_of
 from hybridppo.environments.tensors import on_host
-from hybridppo.errors import ConfigurationError, EnvError, pip_install
+from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install
 from hybridppo.evaluating import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
@@ -126,7 +125,7 @@ def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
     output = require_path("output", output)
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
-    if find_spec("imageio_ffmpeg") is None:
+    if not is_installed("imageio_ffmpeg"):
         raise ConfigurationError(f"videos need imageio-ffmpeg: {pip_install('video')}")
     return output
 

@@ -13,13 +13,12 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, pip_install, shown
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
 from hybridppo.settings import Settings, settings_of_result
@@ -343,7 +342,7 @@ def require_matplotlib() -> None:
     Raises:
         ConfigurationError: with the remedy.
     """
-    if find_spec("matplotlib") is None:
+    if not is_installed("matplotlib"):
         raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}")
 
 

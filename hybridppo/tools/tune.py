@@ -8,7 +8,6 @@ import math
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hybridppo.auto.auto import Auto, PlacementChoice, resolve_placement
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack
-from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, is_installed, pip_install, shown
 from hybridppo.loading import start_agent_from
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, TrainingRun
@@ -89,7 +88,7 @@ def tune(
         EnvError: if the environment cannot be made, or cannot be sent to a process.
         HybridPPOError: if no trial could be trained.
     """
-    if find_spec("optuna") is None:
+    if not is_installed("optuna"):
         raise ConfigurationError(f"tuning needs optuna: {pip_install('tune')}")
     require_bools(progress=progress)
     folder, trials = require_path("output", output), require_whole("trials", trials)

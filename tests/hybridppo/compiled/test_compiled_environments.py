@@ -230,7 +230,7 @@ def test_what_compiled_environments_cannot_do_is_refused(options: dict[str, Any]
 
 
 def test_without_numba_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("hybridppo.compiled.modules.is_installed", lambda name: False)
     with pytest.raises(EnvError, match=r"pip install '\.\[compiled\]'"):
         make_environments("CartPole-v1", 1, vectorization="compiled")
 

@@ -1,5 +1,6 @@
 """Loggers: all values arrive, once and in order; and no error of a logger ends a training."""
 
+import importlib.util
 import json
 import logging
 import re
@@ -195,10 +196,22 @@ def test_names_are_read_and_wrong_ones_refused() -> None:
 def test_a_package_that_is_missing_is_named_before_anything_begins(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda *arguments: None)
+    monkeypatch.setattr("hybridppo.reporting.loggers.is_installed", lambda name: False)
     with pytest.raises(ConfigurationError, match=re.escape(f"needs a package: {pip_install(name)}")):
         train(track=name, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_its_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # wandb keeps its runs in a folder named wandb, and Python imports a folder that is in the working directory.
+    monkeypatch.setitem(LOGGERS, "nosuchlogger", Memory)
+    (tmp_path / "nosuchlogger").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.util.find_spec("nosuchlogger") is not None
+    with pytest.raises(ConfigurationError, match="logging with nosuchlogger needs a package"):
+        train(track="nosuchlogger")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in Path(hybridppo.__file__).parent.rglob("*.py")}
+    assert [name for name, text in texts.items() if "find_spec(" in text] == ["errors.py"]
 
 
 class Named(Memory):
@@ -213,7 +226,7 @@ class Named(Memory):
 
 
 def test_names_are_remembered_beside_what_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda *arguments: object())
+    monkeypatch.setattr("hybridppo.reporting.loggers.is_installed", lambda name: True)
     monkeypatch.setitem(LOGGERS, "tensorboard", Named)
     monkeypatch.setattr(Named, "made", [])
     train(2, track="tensorboard", loggers=Memory(), run_dir=tmp_path / "run")
@@ -227,7 +240,7 @@ def test_names_are_remembered_beside_what_is_given_again(tmp_path: Path, monkeyp
 
 
 def test_what_writes_into_the_run_directory_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda *arguments: object())
+    monkeypatch.setattr("hybridppo.reporting.loggers.is_installed", lambda name: True)
     with pytest.raises(ConfigurationError, match="writes into the run directory: name one"):
         train(track="tensorboard")
 

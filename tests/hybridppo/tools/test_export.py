@@ -470,7 +470,7 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
 
 def test_without_its_packages_onnx_says_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "run", POLICIES["choices"])
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    monkeypatch.setattr(exporting, "is_installed", lambda name: False)
     with pytest.raises(ConfigurationError, match=re.escape(pip_install("onnx"))):
         hybridppo.export(tmp_path / "run", tmp_path / "a.onnx", check_steps=0)
 

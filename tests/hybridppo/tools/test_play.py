@@ -403,7 +403,7 @@ DRAWN = _slide(draw=lambda state: np.full((4, 4, 3), 7, np.uint8))
 def test_what_draws_nothing_and_what_is_no_video_is_refused(
     masked_run: Path, cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridppo.tools.play.find_spec", lambda name: object())
+    monkeypatch.setattr("hybridppo.tools.play.is_installed", lambda name: True)
     with pytest.raises(EnvError, match="draws no pictures: its render_mode is None"):
         hybridppo.play(masked_run, tmp_path / "a.mp4", env=Numbered)
     with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
@@ -417,7 +417,7 @@ def test_what_draws_nothing_and_what_is_no_video_is_refused(
 def test_without_the_extra_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
     code = f"""
 import hybridppo.tools.play as playing
-playing.find_spec = lambda name: None
+playing.is_installed = lambda name: False
 from hybridppo.commands.main import main
 main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])
 """

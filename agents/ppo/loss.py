@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig
 from hybridppo.errors import ConfigurationError, shown
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
@@ -29,7 +29,7 @@ STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fractio
 
 
 TAKEN = (
-    *STATISTICS, "explained_variance", "learning_rate", "iteration", "env_steps", "seconds", "steps_per_second",
+    *STATISTICS, *SCHEDULABLE, "explained_variance", "iteration", "env_steps", "seconds", "steps_per_second",
     "episodes", "episode_return_mean", "episode_length_mean", "env_restarts", "policy_lag", "publishes", "bytes_copied",
     "seconds_sampling", "seconds_learning", "seconds_copying", "seconds_other", "seconds_overlapped",
 )  # fmt: skip

@@ -353,6 +353,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a total that is a number": ({"loss": with_terms(total=1.0)}, "total of a loss must be computed from outputs"),
     "a term for each row": ({"loss": with_terms(policy=torch.ones(3))}, r"policy of a loss .* scalar, got \[3\]"),
     "an extra of another metric": ({"loss": giving(entropy=1.0)}, r"extra\['entropy'\] .* name of another metric"),
+    "an extra of a number with a schedule": (
+        {"loss": giving(clip_range=1.0), "schedules": {"clip_range": "linear"}},
+        r"extra\['clip_range'\] .* name of another",
+    ),
     "an extra that is no scalar": ({"loss": giving(mine=torch.ones(3))}, r"must be a scalar, got \[3\]: take its mean"),
     "a class": ({"loss": Coefficient}, "loss must be a function, got <class .*Coefficient"),
     "a loss with a state": ({"loss": Coefficient()}, r"a loss has no state of its own \(state_dict\): keep it in"),

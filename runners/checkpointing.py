@@ -83,7 +83,9 @@ class Checkpointing(Callback):
         self.save()
         if self.is_saved:
             resume = command("hybridppo", "resume", self._directory.given)
-            add_advice(error, f"the training up to here is saved: go on with `{resume}`")
+            is_lost = self._runner.sampler.failure is not None
+            but = ", with new episodes, so not to the bits of a run without the error" if is_lost else ""
+            add_advice(error, f"the training up to here is saved: go on with `{resume}`{but}")
 
     def add_metrics(self, found: Metrics) -> None:
         """Add metrics to the last iteration, also in their file."""

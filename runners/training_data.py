@@ -21,7 +21,6 @@ from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.replay_rows import ReplayRows
-from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import whole
 
@@ -127,13 +126,9 @@ class OnPolicyData:
         self._begins_anew = True
 
     def is_whole_after(self, error: BaseException) -> bool:
-        """Whether an error came from outside an update: from environments, or from another process between updates.
-
-        After the loss of a worker, the last checkpoint stays the newest, and a resume from it gives the same bits.
-        """
-        is_of_environments = isinstance(error, EnvError) and not isinstance(error, WorkerLostError)
+        """Whether an error came from outside an update: from environments, or from another process between updates."""
         is_of_another = isinstance(error, DistributedError) and not isinstance(error, LearnerLostError)
-        return is_of_environments or (is_of_another and not self.is_due)
+        return isinstance(error, EnvError) or (is_of_another and not self.is_due)
 
     def before_checkpoint(self, directory: Any) -> None:
         """Write what belongs to the next checkpoint and stands in files beside it. Here, there is nothing."""

@@ -106,6 +106,25 @@ def test_what_was_learned_is_saved_and_the_error_says_how_to_go_on(way: str, fai
     assert iterations == list(range(1, len(iterations) + 1))
 
 
+class Dying(Failing):
+    """Ends its process instead."""
+
+    def _look(self, where: str) -> None:
+        if self.fails_in == where and self.steps >= self.after:
+            os._exit(3)
+
+
+@pytest.mark.parametrize("way", ["in workers", "overlapping, in a worker", "lagging, in workers"])
+def test_the_death_of_a_worker_costs_no_more(way: str, tmp_path: Path) -> None:
+    path, after = tmp_path / "run", 100 if way.startswith("lagging") else 40
+    with pytest.raises(EnvError, match=r"worker \d .* has died: exit code 3") as caught:
+        train(env=lambda: Dying("step", after), run_dir=path, **WAYS[way]())
+    assert f"go on with `hybridppo resume {path}`, with new episodes, so not to the bits" in str(caught.value)
+    assert last_iteration(path) >= 1
+    result = hybridppo.resume(path, env=Failing, progress=False)
+    assert result.metrics["env_steps"] >= 10 * BATCH
+
+
 @pytest.mark.parametrize("placement", ["cpu", "overlap"])
 def test_an_agent_that_learns_from_replay_is_saved_likewise(placement: str, tmp_path: Path) -> None:
     path, space = tmp_path / "run", Box(-1.0, 1.0, (1,), np.float32)

@@ -607,7 +607,18 @@ def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
         others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
         if others:
             raise ConfigurationError(f"the parameters of modules[{name!r}] must be float32, got {', '.join(others)}")
-    return nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()})
+    return Modules({name: copy.deepcopy(module) for name, module in modules.items()})
+
+
+class Modules(nn.ModuleDict):
+    """Modules by name."""
+
+    def __getitem__(self, name: str) -> nn.Module:
+        if name not in self:
+            raise ConfigurationError(
+                f"the agent has no module {name!r}, which a custom part asks for: pass modules={{{name!r}: ...}}"
+            )
+        return super().__getitem__(name)
 
 
 def read_together(*tensors: Tensor) -> list[list[float]]:

@@ -359,15 +359,20 @@ def source_of(source: Any) -> Any:
     If gymnasium knows the id, it is that environment.
 
     Raises:
-        EnvError: if the module cannot be imported.
+        EnvError: if the module cannot be imported, or has no such name.
     """
     module, _, name = source.rpartition(":") if isinstance(source, str) else ("", "", "")
     if not module:
         return source
     try:
         spec_of(source)
-    except gym.error.Error:
+    except gym.error.Error as error:
         found = getattr(sys.modules.get(module), name, None)
+        if not callable(found) and isinstance(error, gym.error.NameNotFound) and module in sys.modules:
+            what = f"{module} has no function {name!r}, and registers no environment of this name"
+            raise EnvError(
+                f"environment {source!r} cannot be made: {what}: write module:id, or module:function"
+            ) from None
         return found if callable(found) else source
     return source
 

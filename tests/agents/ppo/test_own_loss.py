@@ -218,6 +218,14 @@ def test_an_agent_like_another_has_a_state_of_its_own() -> None:
     assert other._advantages is one_step
 
 
+def test_a_module_that_was_not_passed_is_an_error_that_says_so() -> None:
+    options = {name: part for name, part in adapting().items() if name != "modules"}
+    with pytest.raises(
+        ConfigurationError, match=r"no module 'coefficient', .*: pass modules=\{'coefficient': \.\.\.\}"
+    ):
+        train(**options)
+
+
 def test_what_a_loss_keeps_in_itself_is_not_shared_with_the_agents_of_trials() -> None:
     class Counting:
         calls = 0

@@ -209,3 +209,8 @@ def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
     assert env.spec.id == "CartPole-v1"
     assert package_of("CartPole-v1") is None
     assert package_of(f"{ATARI}Pong-v5") is not package_of(f"{ENV_POOL}Pong-v5")
+
+
+def test_a_name_that_a_module_lacks_is_an_error_that_names_the_module() -> None:
+    with pytest.raises(EnvError, match="'math:Nope' cannot be made: math has no function 'Nope', and registers no"):
+        make_environments("math:Nope", 1)

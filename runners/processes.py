@@ -182,12 +182,10 @@ def answer_trainer(
             connection.send(("ready", None, 0.0))
             while (message := connection.recv())[0] != "close":
                 connection.send(("done", *answer(*message)))
-    except (EOFError, ConnectionError):
-        pass  # the trainer is gone
-    except BaseException as error:
-        with contextlib.suppress(ConnectionError):  # another worker has failed first, and the trainer is gone
+    except BaseException as error:  # an `EOFError` or `ConnectionError` may be the environment's own
+        with contextlib.suppress(ConnectionError):  # the trainer is gone
             connection.send(("error", text_of_failure(error), None))
-        raise SystemExit(1) from None
+            raise SystemExit(1) from None
 
 
 def text_of_failure(error: BaseException) -> str:

@@ -98,6 +98,20 @@ def test_workers_import_what_their_trainer_imports(
     hybridppo.train(lambda: Importing(path, python_path), config=SMALL, **arguments)
 
 
+@pytest.mark.parametrize("error", [ConnectionRefusedError, EOFError])
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"evaluate_every": 32, "evaluate_async": True}], ids=str)
+def test_an_environment_without_its_server_is_no_lost_trainer(error: type[Exception], options: dict[str, Any]) -> None:
+    trainer = os.getpid()
+
+    class Remote(Importing):
+        def __init__(self) -> None:
+            if os.getpid() != trainer:
+                raise error("no simulator at port 2000")
+
+    with pytest.raises(EnvError, match=rf"\d .* failed: (.|\n)*{error.__name__}: no simulator at port 2000"):
+        hybridppo.train(Remote, total_steps=64, config=SMALL, seed=0, placement="cpu", progress=False, **options)
+
+
 def hang_at_start(tmp_path: Path, environment: Any) -> None:
     """Let every further Python process hang before it does anything."""
     (tmp_path / "sitecustomize.py").write_text(HANGS)

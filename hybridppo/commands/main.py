@@ -35,9 +35,10 @@ import tyro
 
 from hybridppo._version import __version__
 from hybridppo.commands import tools
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse, show
 from hybridppo.commands.train import Resume, Train, train_command
 from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
 _FOR_RUNS = (tools.Evaluate, tools.Plot, tools.Report, tools.Play, tools.Export, tools.Watch, tools.Agents)
@@ -75,9 +76,16 @@ def _parsed(arguments: Sequence[str], train: Train) -> Command:
     return parsed
 
 
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message if there is an error."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
@@ -95,7 +103,7 @@ def run_command(parse: Callable[[], Command]) -> int:
         if command is not None and command.debug:
             traceback.print_exception(error)
         else:
-            print(f"hybridppo: error: {_message(error)}", file=sys.stderr)
+            show(f"hybridppo: error: {_message(error)}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_ERROR
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo.settings import GROUPS, fields_of, is_kept
+from hybridppo.system.messages import printable
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -37,6 +38,11 @@ class Command:
     def run(self) -> int | None:
         """Run the command; its exit code, None for 0."""
         raise NotImplementedError
+
+
+def show(text: object, **options: Any) -> None:
+    """Print a text, in which no name can control the terminal."""
+    print(printable(str(text)), **options)
 
 
 def has_colours() -> bool:

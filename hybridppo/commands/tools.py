@@ -15,7 +15,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import PlacementOptions
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of, show
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluating import environment_of, evaluate_agent, like_training
@@ -72,7 +72,7 @@ class Evaluate(Command):
         found = evaluate_agent(agent, env, **given, **like_training(options))
         actions = "most probable" if self.deterministic else "sampled"
         text = f"{returns_of(found, agent.config, self.episodes)}, {actions} actions"
-        print(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
+        show(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
 
     def _round_robin(self, env: EnvSource, options: EnvironmentOptions) -> None:
         from hybridppo.self_play import round_robin
@@ -82,7 +82,7 @@ class Evaluate(Command):
             raise ConfigurationError("each agent of a round robin must be given once")
         made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}
         scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **made)
-        print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
+        show(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
 
 
 def returns_of(evaluation: Evaluation, config: AnyConfig, episodes: int | None = None) -> str:
@@ -133,8 +133,8 @@ class Plot(Command):
         groups = plot_runs(labels=self.label, **self.arguments("label"))
         for group in groups:
             count = len(group.runs)
-            print(f"{group.env_id}: {group.label}, {count} {'seed' if count == 1 else 'seeds'}")
-        print(f"picture: {self.output}")
+            show(f"{group.env_id}: {group.label}, {count} {'seed' if count == 1 else 'seeds'}")
+        show(f"picture: {self.output}")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Report(Command):
         """Write the page, and print its path."""
         from hybridppo.tools.report import write_report
 
-        print(f"report: {write_report(self.run_dir)}")
+        show(f"report: {write_report(self.run_dir)}")
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,11 @@ class Play(Command):
 
         played = play(**self.arguments())
         for line in episode_lines(played, by_kind=self.against is None):
-            print(line)
+            show(line)
         if played.episodes < self.episodes:
-            print(f"ended after {played.steps} steps, within an episode (--most-steps)")
+            show(f"ended after {played.steps} steps, within an episode (--most-steps)")
         if played.path is not None:
-            print(f"video: {played.path}")
+            show(f"video: {played.path}")
 
 
 def episode_lines(played: "Played", *, by_kind: bool = True) -> list[str]:
@@ -228,11 +228,11 @@ class Export(Command):
 
         exported = export(**self.arguments())
         if exported.steps_checked:
-            print(
+            show(
                 f"compared with the agent on {exported.steps_checked} observations: outputs differ by at most "
                 f"{exported.largest_difference:.1g}"
             )
-        print(f"policy: {exported.path}")
+        show(f"policy: {exported.path}")
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class Agents(Command):
         from hybridppo.tools import gallery
 
         if self.name is not None:
-            print(as_json(gallery.card_of(self.name)).rstrip())
+            show(as_json(gallery.card_of(self.name)).rstrip())
         else:
-            print(as_json(gallery.cards()).rstrip() if self.json else gallery.table())
+            show(as_json(gallery.cards()).rstrip() if self.json else gallery.table())
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Check(Command):
     def run(self) -> int:
         """Check, and print the report; 1 if the environment cannot be trained in."""
         report = check_env(**self.arguments("env_id", "json"), env=self.env_id)
-        print(as_json({**asdict(report), "is_usable": report.is_usable}).rstrip() if self.json else report)
+        show(as_json({**asdict(report), "is_usable": report.is_usable}).rstrip() if self.json else report)
         return EXIT_DONE if report.is_usable else EXIT_ERROR
 
 
@@ -333,7 +333,7 @@ class Placements(Command):
 
         options = self.arguments("env_id", "environment", "json")
         comparison = compare_placements(self.env_id, options=self.environment, **options)
-        print(as_json(comparison).rstrip() if self.json else as_markdown(comparison))
+        show(as_json(comparison).rstrip() if self.json else as_markdown(comparison))
 
 
 @dataclass(frozen=True)
@@ -353,11 +353,11 @@ class Doctor(Command):
             raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
         from hybridppo.tools.doctor import diagnose
 
-        diagnosis = diagnose(self.env, seconds=self.seconds, say=lambda line: print(line, flush=True))
+        diagnosis = diagnose(self.env, seconds=self.seconds, say=lambda line: show(line, flush=True))
         if self.json is not None:
             diagnosis.write(self.json)
-            print(f"report: {self.json}")
-        print("All available checks passed." if diagnosis.is_well else "Some checks failed: see above.")
+            show(f"report: {self.json}")
+        show("All available checks passed." if diagnosis.is_well else "Some checks failed: see above.")
         return EXIT_DONE if diagnosis.is_well else EXIT_ERROR
 
 
@@ -384,8 +384,8 @@ class Benchmark(Command):
         """Train what is missing, and print the table."""
         from hybridppo.tools.benchmark import run_benchmark, table
 
-        print(table(run_benchmark(**self.arguments())))
-        print(f"table, figures and picture: {self.output}")
+        show(table(run_benchmark(**self.arguments())))
+        show(f"table, figures and picture: {self.output}")
 
 
 @dataclass(frozen=True)
@@ -427,8 +427,8 @@ class Tune(Command):
         options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
         entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
         assert entry.return_here is not None  # a search has measured it
-        print(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
-        print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
+        show(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
+        show(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 
     def _flags_of_train(self) -> list[str]:
         """The flags of `train` that train like the trials, with the best settings."""

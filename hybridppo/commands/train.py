@@ -15,7 +15,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, name_of
 from hybridppo.auto.auto import PlacementOptions, options_of
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, show
 from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
@@ -91,7 +91,7 @@ class Train(Command):
         if self.tuned:
             from hybridppo.tools.hyperparameters import tuned_entry
 
-            print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
+            show(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
         own = ("compiled", "profile", "progress")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
@@ -243,26 +243,26 @@ def report(result: TrainResult) -> int:
     if result.run_dir is None:  # one of several learners that torchrun has started: only the first reports
         return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
     if not result.saved:
-        print(
+        show(
             f"hybridppo: error: the last checkpoint is not on the disk (see above): {result.run_dir} ends with the one "
             "before it; make room and resume",
             file=sys.stderr,
         )
         return EXIT_ERROR
     if result.interrupted:
-        print(f"interrupted; go on with: {command_line('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
+        show(f"interrupted; go on with: {command_line('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    print(summary(result))
+    show(summary(result))
     if result.stopped_by is not None:
-        print(f"stopped before its goal: {result.stopped_by}")
+        show(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
-        print(f"evaluation: {returns_of(result.evaluation, result.agent.config)}, most probable actions")
+        show(f"evaluation: {returns_of(result.evaluation, result.agent.config)}, most probable actions")
     if result.metrics.get("gradient_steps") == 0:
-        print(
+        show(
             f"note: nothing was learned, because {result.metrics['env_steps']:,} steps are within learning_starts: "
             "raise total_steps (--total-steps), or lower learning_starts (--learning-starts)"
         )
-    print(f"run directory: {result.run_dir}")
+    show(f"run directory: {result.run_dir}")
     return EXIT_DONE
 
 

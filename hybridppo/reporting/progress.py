@@ -9,7 +9,7 @@ import tqdm.std
 from tqdm.auto import tqdm as tqdm_of_here
 
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.system.messages import ThrottledWarning, shown_clock, shown_return
+from hybridppo.system.messages import ThrottledWarning, printable, shown_clock, shown_return
 
 _WRITING = ThrottledWarning("writing lines to stderr")
 _NO_STREAM = (OSError, ValueError, AttributeError)
@@ -128,7 +128,7 @@ class ProgressOfTraining(Callback):
 def say(line: str) -> None:
     """Write a line to stderr, above the bar if there is one. A failure is only a warning."""
     try:
-        tqdm.std.tqdm.write(line, file=sys.stderr)
+        tqdm.std.tqdm.write(printable(line), file=sys.stderr)
         sys.stderr.flush()
     except _NO_STREAM as error:
         _WRITING.failed(error, "all else goes on without it")

@@ -45,6 +45,13 @@ def shown_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def printable(text: str, keep: str = "\n\t") -> str:
+    """A text without characters that control a terminal, such as those in a name from a file, which become escapes."""
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns, which is also readable in a terminal.
 

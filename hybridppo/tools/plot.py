@@ -23,6 +23,7 @@ from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
 from hybridppo.settings import Settings, settings_of_result
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.messages import printable
 from hybridppo.system.validation import is_number, require_path
 
 logger = logging.getLogger(__name__)
@@ -370,11 +371,13 @@ def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
         colour = COLOURS[number % len(COLOURS)]
         line = LINES[number // len(COLOURS) % len(LINES)]
         seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else f"seed {group.runs[0].config['seed']}"
-        axes.plot(band.at, band.middle, color=colour, linestyle=line, label=f"{group.label} ({seeds})")
+        axes.plot(band.at, band.middle, color=colour, linestyle=line, label=printable(f"{group.label} ({seeds})"))
         if len(group.runs) > 1:
             axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
     label = "environment steps" if by == "steps" else "seconds of training"
-    axes.set(title=groups[0].env_id, xlabel=label, ylabel="return, mean of the last 100 episodes")
+    axes.set_title(printable(groups[0].env_id), parse_math=False)
+    axes.set(xlabel=label, ylabel="return, mean of the last 100 episodes")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if by == "steps" else f"{value:g}")
     axes.xaxis.get_major_locator().set_params(nbins=5)
-    axes.legend(loc="best", fontsize="small")
+    for text in axes.legend(loc="best", fontsize="small").get_texts():
+        text.set_parse_math(False)  # a name may have dollars

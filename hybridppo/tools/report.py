@@ -27,7 +27,7 @@ from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail, making, read_lines, read_object, replace_synced
 from hybridppo.settings import GROUPS, Settings, fields_of
-from hybridppo.system.messages import shown_clock, shown_number
+from hybridppo.system.messages import printable, shown_clock, shown_number
 from hybridppo.system.validation import is_number
 from hybridppo.tools.plot import (
     PHASES,
@@ -76,7 +76,7 @@ def write_report(run_dir: str | Path) -> Path:
         raise RunDirectoryError(f"{run_dir} has no metrics yet: wait for its first iteration")
     path = run.path / "report.html"
     with making(path):
-        replace_synced(path, page(run).encode(errors="backslashreplace"))  # a name of a file may be no Unicode
+        replace_synced(path, printable(page(run)).encode())  # a name of a file may be no Unicode
     return path
 
 
@@ -137,7 +137,7 @@ def _curves(run: Run) -> str:
     for panel, (name, points) in zip(panels, charts.items(), strict=True):
         thinned = points[:: math.ceil(len(points) / MOST_POINTS)]
         panel.plot(*zip(*thinned, strict=True), marker="." if len(thinned) < 10 else "")
-        panel.set_title(name.replace("/", ", ").replace("_", " "), parse_math=False)
+        panel.set_title(printable(name).replace("/", ", ").replace("_", " "), parse_math=False)
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):  # text that can be searched
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -294,7 +294,7 @@ def frame(config: dict[str, Any], lines: Sequence[dict[str, Any]], width: int, i
     shown += _numbers_shown(config, lines, max(10, width - 30)) if lines else ["no iteration has ended yet"]
     if is_silent:
         shown.append(f"nothing new for {SILENT_SECONDS:.0f} s: it is slow, or was stopped (Ctrl-C leaves)")
-    return [line[:width] for line in shown]
+    return [printable(line, keep="")[:width] for line in shown]
 
 
 def _numbers_shown(config: dict[str, Any], lines: Sequence[dict[str, Any]], room: int) -> list[str]:

@@ -24,6 +24,7 @@ from hybridppo.tools.plot import (
     interquartile_mean,
     read_run,
 )
+from hybridppo.tools.report import frame
 
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
@@ -362,3 +363,22 @@ def test_pictures_are_files_with_every_group(by: str, tmp_path: Path, capsys: py
         each for each in picture.iter() if "FillBetween" in each.get("id", "") or "PolyCollection" in each.get("id", "")
     ]
     assert len(bands) == 2
+
+
+def test_no_name_controls_the_terminal_or_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences are shown as such, and dollars are no mathematics."""
+    pytest.importorskip("matplotlib")
+    bell, label = "A\x1b]0;title\x07-v0", "costs $5 \\frac{ or $6\x1b[2J"
+    run = make_run(tmp_path / "run\x1b[31m", [1.0, 2.0], env_id=bell)
+    assert plotted(tmp_path, run, "--label", label) == 0
+    assert r"A\x1b]0;title\x07-v0: costs $5 \frac{ or $6\x1b[2J, 1 seed" in capsys.readouterr().out
+    hybridppo.plot_runs([run], tmp_path / "a.svg", labels=[label])
+    drawn = (tmp_path / "a.svg").read_text()
+    assert r"costs $5 \frac{ or $6\x1b[2J" in drawn
+    assert "\x1b" not in drawn
+    config = json.loads((run / "config.json").read_text())
+    assert "\x1b" not in "".join(frame(config | {"policies": {}}, [], 80))
+    assert plotted(tmp_path, tmp_path / "no\x1b[31m") == 1
+    error = capsys.readouterr().err
+    assert r"no\x1b[31m" in error
+    assert "\x1b" not in error

@@ -176,10 +176,7 @@ def write(environment: Any, leaves: Leaves) -> None:
         EnvStateError: naming a leaf that cannot be written; the environment must then be reset.
     """
     walk = Walk(environment)
-    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
-    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
-        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
-    leaves = {**leaves, **{path: walk.leaves[path] for path in same}}
+    leaves = with_same(walk, leaves)
     differ = {path for path, leaf in leaves.items() if path not in walk.leaves or walk.leaves[path] != leaf}
     # Others of the same object get the new one.
     differ |= {path for path, leaf in leaves.items() if _kind(leaf) == "again" and leaf["again"] in differ}
@@ -200,6 +197,18 @@ def write(environment: Any, leaves: Leaves) -> None:
     others = [path for path in {**leaves, **found} if found.get(path, found) != leaves.get(path, found)]
     if others:
         raise EnvStateError(f"{others[0]} differs from when it was saved, and cannot be written")
+
+
+def with_same(walk: Walk, leaves: Leaves) -> Leaves:
+    """Replace the digests of leaves that have not changed since the run began by the environment's own leaves.
+
+    Raises:
+        EnvStateError: naming a leaf with which the environment began otherwise than the saved one.
+    """
+    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
+    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
+        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
+    return {**leaves, **{path: walk.leaves[path] for path in same}}
 
 
 def generators_of(environment: Any) -> list[tuple[str, Any, Any]]:
@@ -469,6 +478,7 @@ class EpisodeStart:
         """
         start, hidden, problem = decoded(saved["started"]), saved["hidden"], "its actions were not saved"
         has_begun = bool(hidden) and saved["started"] == encoded(self._start)  # with all that no walk finds
+        with_same(Walk(env), saved["leaves"])  # before an episode is replayed in vain
         if not has_begun:
             self._start = start
             try:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,11 @@ def test_kernels_that_step_something_else_are_found(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sampler = on_device.DeviceSampler
-    monkeypatch.setattr(on_device, "DeviceSampler", lambda *a, **options: sampler(*a, **{**options, "env_seed": 6}))
+
+    def of_another_seed(environments: Any, plan: Any, record: Any) -> Any:
+        return sampler(environments, replace(plan, env_seed=6), record)
+
+    monkeypatch.setattr(on_device, "DeviceSampler", of_another_seed)
     outcome = run("compiled/steps/CartPole-v1", str(machine.device), tmp_path)
     assert outcome.status == "failed"
     assert "Not equal to tolerance" in outcome.detail or "not equal" in outcome.detail

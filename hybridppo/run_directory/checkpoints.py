@@ -58,7 +58,12 @@ class Checkpoint:
         """The tensors and the state of a part: `agent`, `sampler`, `placement` or `runner`.
 
         The names of tensors begin with their part, except those of the agent.
+
+        Raises:
+            CheckpointError: if there is no such part.
         """
+        if name not in self.state:
+            raise CheckpointError(f"the checkpoint was altered: its state has no {name}")
         if name != "agent":
             return part_of(self.tensors, f"{name}."), self.state[name]
         own = {name: tensor for name, tensor in self.tensors.items() if name.partition(".")[0] not in self.state}

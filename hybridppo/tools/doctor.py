@@ -31,7 +31,7 @@ from hybridppo.placements.placement import Migrating, Mirrored, Placement, Singl
 from hybridppo.run_directory.files import as_json, making, replace_synced
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
-from hybridppo.system.threads import cpu_cores, limit_threads
+from hybridppo.system.threads import cpu_cores, libraries, limit_threads
 from hybridppo.tools.check import check_env
 from hybridppo.tools.compare import compare_placements
 from hybridppo.training import train
@@ -164,6 +164,7 @@ def _devices() -> str:
 
 def _threads() -> str:
     np.ones((2, 2)) @ np.ones((2, 2))  # loads libraries that are loaded at their first use
+    libraries.cache_clear()  # more may have been loaded since they were looked for
     with limit_threads(1):
         require(torch.get_num_threads() == 1, f"torch was told 1 thread and has {torch.get_num_threads()}")
         blas = [library for library in threadpool_info() if library["user_api"] == "blas"]

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybridppo.agents.policies import PolicyOf
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
+from hybridppo.compiled.modules import require_numba
 from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
@@ -155,6 +157,9 @@ def prepared(
             "torch.autocast is on, which would round losses: train outside of it; precision='bf16' of the "
             "configuration uses it for the networks alone"
         )
+    for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+        if isinstance(each, PPOConfig) and each.compiled_updates and each.fast_updates:
+            require_numba("compiled_updates=True")
     strategy = strategy_of(run, options.worker_timeout)
     strategy.check(config, options, run)
     options, placement = strategy.dividing(env, options), strategy.placement(placement)

@@ -32,7 +32,7 @@ from hybridppo.agents.registry import (
 )
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
-from hybridppo.compiled.modules import has_numba
+from hybridppo.compiled.modules import require_numba
 from hybridppo.distributed.choosing import run_directory_of
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
@@ -52,7 +52,6 @@ from hybridppo.errors import (
     ConfigurationError,
     RunDirectoryError,
     TrainingInterrupted,
-    pip_install,
     shown,
 )
 from hybridppo.evaluating import compiled_environments, compiled_if_possible
@@ -671,10 +670,7 @@ def compiled_options(
     Raises:
         ConfigurationError: if Numba is not installed, or neither environments nor updates can be compiled.
     """
-    if not has_numba():
-        raise ConfigurationError(
-            f"compiled=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
-        )
+    require_numba("compiled=True")
     options, no_environments = compiled_environments(env, options)
     each: list[Any] = [*config.policies.values()] if isinstance(config, PoliciesConfig) else [config]
     has_updates = all(isinstance(one, PPOConfig) and one.fast_updates and one.recurrent is None for one in each)

@@ -23,12 +23,12 @@ from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.building import whole
 from hybridppo.compiled.kernels import is_drawn
-from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.modules import load, require_numba
 from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
-from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Network, mlp_twin
 from hybridppo.networks.mlp import linears
 from hybridppo.networks.parameters import place_of
@@ -81,10 +81,7 @@ def compiled_loops() -> Any:
     Raises:
         ConfigurationError: if Numba is missing, or cannot compile it.
     """
-    if not has_numba():
-        raise ConfigurationError(
-            f"compiled_updates=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
-        )
+    require_numba("compiled_updates=True")
     text = whole(perceptrons.text_of_intrinsics() + ABOVE, _text_of_loops()).text
     return load("updates", text, [loop.__name__ for loop in LOOPS], _explained)
 

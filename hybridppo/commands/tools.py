@@ -385,7 +385,7 @@ class Benchmark(Command):
         from hybridppo.tools.benchmark import run_benchmark, table
 
         show(table(run_benchmark(**self.arguments())))
-        show(f"table, figures and picture: {self.output}")
+        show(f"files: {self.output}")
 
 
 @dataclass(frozen=True)

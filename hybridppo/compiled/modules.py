@@ -22,7 +22,7 @@ from types import ModuleType
 
 import filelock
 
-from hybridppo.errors import EnvError, HybridPPOError, is_installed
+from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError, is_installed, pip_install
 
 DIRECTORY_VARIABLE = "HYBRIDPPO_CACHE_DIR"
 _WRITTEN_AT = 1_000_000_000
@@ -33,6 +33,18 @@ _LOCK = threading.Lock()
 def has_numba() -> bool:
     """Whether Numba is installed."""
     return is_installed("numba")
+
+
+def require_numba(setting: str) -> None:
+    """Refuse a setting without Numba.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if not has_numba():
+        raise ConfigurationError(
+            f"{setting} needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
+        )
 
 
 def cache_directory() -> Path:

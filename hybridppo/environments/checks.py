@@ -172,7 +172,7 @@ def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) ->
 
 def describe_error(error: BaseException) -> str:
     """An environment's error, with the part of its traceback that lies in the environment."""
-    if isinstance(error, BadValueError):
+    if isinstance(error, (BadValueError, gym.error.DependencyNotInstalled)):  # the latter says what to install
         return str(error)
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_of_library(frames):

@@ -3,7 +3,7 @@
 hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 """
 
-import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from hybridppo.system.validation import require_bools, require_path, require_who
 from hybridppo.tools.hyperparameters import known_environments, tuned_entry
 from hybridppo.tools.jobs import Run, require_same, train_missing
 from hybridppo.tools.plot import bootstrap_interval, interquartile_mean, plot_runs
+
+logger = logging.getLogger(__name__)
 
 Settings = Literal["tuned", "defaults"]
 
@@ -116,8 +118,10 @@ def run_benchmark(
         rows = [_row(case, runs[case.name]) for case in cases]
         (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
-        with contextlib.suppress(ConfigurationError):  # matplotlib is not installed, or no episode has ended
+        try:
             plot_runs([run.run_dir for run in every], output / "curves.png")
+        except ConfigurationError as error:  # matplotlib is not installed, or no episode has ended
+            logger.warning("no picture: %s", error)
     return rows
 
 

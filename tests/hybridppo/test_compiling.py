@@ -22,7 +22,7 @@ AUTO = EnvironmentOptions()
 @pytest.fixture(autouse=True)
 def numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled when options are chosen."""
-    monkeypatch.setattr("hybridppo.training.has_numba", lambda: True)
+    monkeypatch.setattr("hybridppo.compiled.modules.has_numba", lambda: True)
 
 
 def test_environments_and_updates_are_compiled() -> None:
@@ -80,10 +80,14 @@ def test_what_cannot_be_compiled_at_all_is_an_error() -> None:
         compiled_options("FrozenLake-v1", PPOConfig(fast_updates=False), AUTO)
 
 
-def test_without_numba_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridppo.training.has_numba", lambda: False)
+def test_without_numba_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("hybridppo.compiled.modules.has_numba", lambda: False)
     with pytest.raises(ConfigurationError, match=r"compiled=True needs Numba.*pip install"):
         hybridppo.train("CartPole-v1", total_steps=32, compiled=True)
+    for config in (PPOConfig(compiled_updates=True), {"one": PPOConfig(compiled_updates=True)}):
+        with pytest.raises(ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install"):
+            hybridppo.train("CartPole-v1", total_steps=32, config=config, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # which would block the command without the option
 
 
 def test_the_command_line_has_it() -> None:

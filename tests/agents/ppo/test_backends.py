@@ -268,7 +268,7 @@ def test_compiled_networks_see_the_first_numbers() -> None:
 
 
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_numba, "has_numba", lambda: False)
+    monkeypatch.setattr("hybridppo.compiled.modules.has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
     with pytest.raises(ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install '\.\[compiled"):
         agent.loop()

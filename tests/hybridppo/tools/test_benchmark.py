@@ -13,6 +13,7 @@ from processes import wait_until
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo.commands.main import main
 from hybridppo.run_directory.files import read_lines, wait_until_free
 from hybridppo.tools import benchmark
 from hybridppo.tools.benchmark import SUITES, cases_of, table
@@ -51,6 +52,23 @@ def test_what_is_no_suite_names_those_there_are() -> None:
         cases_of("atari")
     with pytest.raises(ConfigurationError, match="ids with commas"):
         cases_of(" , ")
+
+
+def test_a_picture_that_is_not_drawn_is_not_promised(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmark, "train_missing", lambda *arguments, **options: None)
+    monkeypatch.setattr(benchmark, "_row", lambda case, runs: case)
+    monkeypatch.setattr(benchmark, "table", lambda rows: "")
+    monkeypatch.setattr("hybridppo.tools.plot.is_installed", lambda name: False)
+    with pytest.raises(SystemExit) as exited:
+        main(["benchmark", "CartPole-v1", "--seeds", "1", "--output", str(tmp_path / "out")])
+    assert exited.value.code == 0
+    assert "no picture: pictures need matplotlib: pip install" in caplog.text
+    assert capsys.readouterr().out == f"\nfiles: {tmp_path / 'out'}\n"
 
 
 @processes

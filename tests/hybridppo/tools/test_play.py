@@ -1,6 +1,7 @@
 """Episodes to watch: frames, returns, and the error if there is nothing to see."""
 
 import contextlib
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -431,3 +432,14 @@ def test_a_window_writes_no_video(cartpole: Path, capsys: pytest.CaptureFixture[
         main(["play", str(cartpole), "--window", "--output", "a.mp4"])
     assert exited.value.code == 2
     assert "a window writes no video: leave output out" in capsys.readouterr().err
+
+
+def test_a_window_without_pygame_is_one_line(
+    cartpole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(cartpole), "--window"])
+    assert exited.value.code == 1
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "rollout" not in each]
+    assert line.endswith('pygame is not installed, run `pip install "gymnasium[classic-control]"`')

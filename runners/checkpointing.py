@@ -80,11 +80,11 @@ class Checkpointing(Callback):
             return
         if self._logged < self._runner.iteration:  # the error came before
             self.on_metrics(run, self._runner.metrics)
-        self.save()
+        is_new = self.save()
         if self.is_saved:
             resume = command("hybridppo", "resume", self._directory.given)
-            is_lost = self._runner.sampler.failure is not None
-            but = ", with new episodes, so not to the bits of a run without the error" if is_lost else ""
+            has_lost = is_new and self._runner.sampler.failure is not None
+            but = ", with new episodes, so not to the bits of a run without the error" if has_lost else ""
             add_advice(error, f"the training up to here is saved: go on with `{resume}`{but}")
 
     def add_metrics(self, found: Metrics) -> None:
@@ -93,11 +93,15 @@ class Checkpointing(Callback):
         if found and self._directory is not None:
             self._directory.log_again(self._runner.iteration, self._runner.metrics)
 
-    def save(self) -> None:
-        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved."""
+    def save(self) -> bool:
+        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved.
+
+        Returns:
+            Whether it was written; False also if it was there already.
+        """
         runner, directory = self._runner, self._directory
         if directory is None or (runner.group.has_left and runner.sampler.failure is None):
-            return
+            return False
         self.is_saved, is_new = False, False
         with directory.saving():
             runner.data.before_checkpoint(directory)
@@ -109,6 +113,7 @@ class Checkpointing(Callback):
             runner.data.after_checkpoint(self._keep)
         if self.is_saved and is_new:
             runner.callbacks.tell("on_checkpoint", directory.checkpoint(self.number))
+        return self.is_saved and is_new
 
     def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the state of a checkpoint, of all processes."""

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from run_files import lines_of
@@ -107,10 +108,10 @@ def test_what_was_learned_is_saved_and_the_error_says_how_to_go_on(way: str, fai
 
 
 class Dying(Failing):
-    """Ends its process instead."""
+    """Ends its process instead, if `LIVES` is not set."""
 
     def _look(self, where: str) -> None:
-        if self.fails_in == where and self.steps >= self.after:
+        if self.fails_in == where and self.steps >= self.after and "LIVES" not in os.environ:
             os._exit(3)
 
 
@@ -123,6 +124,24 @@ def test_the_death_of_a_worker_costs_no_more(way: str, tmp_path: Path) -> None:
     assert last_iteration(path) >= 1
     result = hybridppo.resume(path, env=Failing, progress=False)
     assert result.metrics["env_steps"] >= 10 * BATCH
+
+
+class Saving(hybridppo.Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        run.save()
+
+
+def test_a_checkpoint_of_the_last_iteration_stays_exact_after_the_death_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(EnvError, match=r"has died.*hybridppo resume .*run`$"):
+        train(env=lambda: Dying("step"), run_dir=path, num_workers=2, callbacks=[Saving()])
+    state = load_latest(path / "checkpoints")[1].state
+    assert state["runner"]["iteration"] == 2
+    monkeypatch.setenv("LIVES", "1")
+    resumed = hybridppo.resume(path, env=lambda: Dying("step"), progress=False)
+    assert torch.equal(resumed.agent.parameters.values, train(env=lambda: Dying("step")).agent.parameters.values)
 
 
 @pytest.mark.parametrize("placement", ["cpu", "overlap"])

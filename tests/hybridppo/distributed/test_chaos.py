@@ -86,19 +86,20 @@ def test_no_run_is_lost_and_nothing_is_left_behind(seed: int, tmp_path: Path) ->
 
     thread = threading.Thread(target=strike, daemon=True)
     thread.start()
-    run_dir = tmp_path / "run"
+    run_dir, has_new_episodes = tmp_path / "run", False
     try:
         result = hybridppo.train(
             "CartPole-v1", placement=placement(policy), distributed=distributed, run_dir=run_dir, on_iteration=look,
             on_env_error="restart" if restarts else "raise", worker_timeout=5.0, checkpoint_seconds=0.3, **OPTIONS,
         )  # fmt: skip
-    except (EnvError, DistributedError):
+    except (EnvError, DistributedError) as error:
         assert not restarts
+        has_new_episodes = "with new episodes" in str(error)
         other = "multi:1:2" if is_multi else "local"
         result = hybridppo.resume(run_dir, distributed=other, progress=False)
     thread.join()
     assert (run_dir / "result.json").exists()
-    if is_central:
+    if is_central or has_new_episodes:  # a lost worker's episodes
         assert result.metrics["env_steps"] >= OPTIONS["total_steps"]
     elif result.metrics["env_restarts"] == 0:
         whole = hybridppo.train(

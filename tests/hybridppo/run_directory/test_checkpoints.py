@@ -27,6 +27,11 @@ def test_what_is_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in TENSORS.items())
 
 
+def test_a_part_that_a_checkpoint_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="its state has no runner"):
+        checkpoints.load(save(tmp_path)).part("runner")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
 def test_every_type_of_number_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {

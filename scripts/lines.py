@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 27_762
-MOST_FILES = 200
+MOST_LINES = 25_432
+MOST_FILES = 174
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -58,7 +58,7 @@ def opponent_of(path: Path) -> Opponent:
 @lru_cache(maxsize=64)
 def _loaded(path: Path, inode: int, written: int) -> Opponent:
     """The opponent in a file as it is now: another run may have had one of the same name."""
-    return opponent(load(path))
+    return opponent(load(path, agent=PPO))  # a snapshot of a subclass acts as PPO does
 
 
 def opponent(agent: Any) -> Opponent:

@@ -8,7 +8,6 @@ network that learns.
 """
 
 import copy
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -44,7 +43,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.signals import Stopped
-from hybridppo.system.validation import require_bools, require_path, whole
+from hybridppo.system.validation import held_by_json, require_bools, require_path, whole
 
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
@@ -237,6 +236,12 @@ class PolicyAgent:
         if changed - RATES:
             self._loop = None  # recorded and compiled steps hold some hyperparameters
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Hyperparameters of one's own, `train(..., settings=...)`."""
+        found: dict[str, Any] = self._config.settings
+        return found
+
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""
         rate, critic = self.current.learning_rate, self.current.critic_learning_rate
@@ -419,10 +424,9 @@ class PolicyAgent:
         state: dict[str, Any] = {"version": self.version, "order": self._order.bit_generator.state}
         if extra := self.extra_state():
             try:
-                json.dumps(extra, allow_nan=False)
-            except (TypeError, ValueError) as error:
+                state["extra"] = held_by_json(extra)
+            except ValueError as error:
                 raise ConfigurationError(f"extra_state must return numbers, text, lists and dicts: {error}") from None
-            state["extra"] = extra
         frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
         return tensors, state | ({"frozen": frozen} if frozen else {})
 

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.system.validation import plain
+from hybridppo.system.validation import held_by_json, plain
 
 LARGEST_FLOAT = 3.4028234663852886e38
 """The largest float32, the type of all arithmetic."""
@@ -98,6 +98,13 @@ def _of_kind(config: Any, name: str, kind: Any, value: Any, none: str) -> Any:
         are_keys = isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(key, str) for key in value)
         require(config, name, are_keys and len({*value}) == len(value), "must be None, or a tuple of keys, each once")
         value = tuple(value)
+    elif kind == dict[str, Any]:
+        is_object = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        require(config, name, is_object, "must be a dict by name")
+        try:
+            value = held_by_json(dict(value))
+        except ValueError as error:
+            require(config, name, False, f"must be what JSON can hold ({error})")
     elif get_origin(kind) is dict:
         rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
         is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)

@@ -110,6 +110,9 @@ class DDPGConfig:
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
+    be able to hold them."""
     policy_delay = 1
     target_noise_std = target_noise_clip = 0.0
     num_critics: ClassVar[int] = 1

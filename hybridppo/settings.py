@@ -481,10 +481,12 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The contents of `config.json`."""
-        config = self.config.to_json()
+        of_agent = self.config.to_json()
+        if (name := name_of(self.config)) in AGENTS:
+            of_agent = {"agent": name, "settings": of_agent.pop("settings"), "config": of_agent}
         return {
             "env_id": self.env_id,
-            **({"agent": name_of(self.config), "config": config} if name_of(self.config) in AGENTS else config),
+            **of_agent,
             "placement": self.placement,
             **asdict(self.run),
             **asdict(replace(self.environment, env_kwargs=None)),
@@ -515,9 +517,11 @@ class Settings:
             _require_types(found)
             run = made(RunOptions, found)
             environment = made(CriticsOptions if "critic_observes" in found else EnvironmentOptions, found)
-        agent, config = ("policies", found) if "policies" in found else (found["agent"], found["config"])
+        agent, of_agent = "policies", found
+        if "policies" not in found:
+            agent, of_agent = found["agent"], {**found["config"], "settings": found.get("settings", {})}
         with _naming(file, "config: "):
-            config = config_from_json(agent, config)
+            config = config_from_json(agent, of_agent)
         spaces: dict[str, Any] = {}
         for name in ("observation_space", "action_space"):
             with _naming(file, f"{name}: "):

@@ -100,6 +100,7 @@ def train(
     advantages: AdvantageFunction | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
+    settings: Mapping[str, Any] | None = None,
     policy_of: PolicyOf | None = None,
     run_dir: str | Path | None = None,
     compiled: bool = False,
@@ -160,6 +161,8 @@ def train(
         schedules: schedules of numbers in the configuration, by field: a function that takes the share of the training
             that is done, 0 to 1, and returns the value; or a name, as in `PPOConfig.schedules`. See
             `hybridppo.agents.schedules`.
+        settings: hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`);
+            JSON must be able to hold them. They are in `config.json` and loggers, and `plot` tells runs apart by them.
         policy_of: a function from an agent's name to its policy's name, if there are several policies; None removes the
             number from the agent's name: `tagger_3` has the policy `tagger`.
         run_dir: a folder to make and write to; None writes nothing.
@@ -248,7 +251,7 @@ def train(
     if isinstance(config, Mapping):
         policies = tuple(config)
         config, played = given_policies(config)
-    asked = config_to_train(config, agent, parts, named, tuple(played))
+    asked = config_to_train(config, agent, parts, named, tuple(played), settings)
     if policy_of is not None and not policies and not isinstance(asked, PoliciesConfig):
         raise ConfigurationError(
             'policy_of gives agents policies by name, and one configuration has no name: pass config={"name": '
@@ -282,7 +285,7 @@ def train(
             own["agents"] = "that there were already"
         if not is_held_by_json(env_kwargs):
             own["env_kwargs"] = shown(env_kwargs, 1000)
-        settings = Settings(
+        of_run = Settings(
             env_id=name_of_source(env),
             config=trained.config,
             environment=preparation.options,
@@ -294,7 +297,7 @@ def train(
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
-        plan = preparation.plan(settings, trained, choice, **guests)
+        plan = preparation.plan(of_run, trained, choice, **guests)
         if run_dir is None or strategy.rank > 0:
             result = run_to_the_end(plan, strategy)
         else:
@@ -577,6 +580,7 @@ def config_to_train(
     parts: Mapping[str, object],
     schedules: Mapping[str, str],
     played: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
 ) -> AnyConfig:
     """The configuration of the agent to train; a mapping has several policies.
 
@@ -586,6 +590,7 @@ def config_to_train(
         parts: the agent's other arguments by name; None for the library's.
         schedules: further schedules with names, by field.
         played: the policies that act and do not learn.
+        settings: as for `train`.
 
     Raises:
         ConfigurationError: if the arguments contradict one another, or one is invalid.
@@ -599,9 +604,14 @@ def config_to_train(
             what = "schedules that are functions" if what == "schedules" else what
             raise ConfigurationError(f"{what} does not work with several policies (config is a mapping): leave it out")
         found = replace(policies, played=tuple(played)) if len(config) > 1 else next(iter(config.values()))
-        return with_schedules(found, schedules)
+        return with_further(found, schedules, settings)
     if isinstance(agent, AnyAgent):
-        has = {"config": config not in (None, agent.config), "schedules": bool(schedules), **dict.fromkeys(given, True)}
+        has = {
+            "config": config not in (None, agent.config),
+            "schedules": bool(schedules),
+            "settings": settings is not None,
+            **dict.fromkeys(given, True),
+        }
         for what in filter(has.get, has):
             raise ConfigurationError(
                 f"an agent that there is already has its {what}: leave {what}=... out; or save the agent, and train "
@@ -617,7 +627,7 @@ def config_to_train(
             f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}: config=DDPGConfig() "
             "or TD3Config() chooses another of the library's agents"
         )
-    return with_schedules(config, schedules)
+    return with_further(config, schedules, settings)
 
 
 def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], dict[str, ScheduleFunction] | None]:
@@ -637,22 +647,25 @@ def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], 
     return {field: each for field, each in given.items() if field not in functions}, functions or None
 
 
-def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
-    """The configuration with further schedules; of several policies, each one that learns gets them.
+def with_further(
+    config: AnyConfig, schedules: Mapping[str, str], settings: Mapping[str, Any] | None = None
+) -> AnyConfig:
+    """The configuration with further schedules and settings; of several policies, each one that learns gets them.
 
     Raises:
-        ConfigurationError: if there is no such schedule, or the field cannot have one.
+        ConfigurationError: if there is no such schedule, the field cannot have one, or JSON cannot hold a setting.
     """
 
-    def scheduled(each: Any) -> Any:
-        return replace(each, schedules={**parsed(each.schedules), **named})
+    def changed(each: Any) -> Any:
+        own = each.settings if settings is None else replace(each, settings=settings).settings
+        return replace(each, schedules={**parsed(each.schedules), **schedules}, settings={**each.settings, **own})
 
-    if not named:
+    if not schedules and settings is None:
         return config
     if not isinstance(config, PoliciesConfig):
-        made: AnyConfig = scheduled(config)
+        made: AnyConfig = changed(config)
         return made
-    learn = {name: scheduled(each) for name, each in config.policies.items() if name not in config.played}
+    learn = {name: changed(each) for name, each in config.policies.items() if name not in config.played}
     return replace(config, policies={**config.policies, **learn})
 
 

@@ -120,7 +120,7 @@ class PPOConfig:
     """Sizes of the hidden layers of actor and critic; for images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
-    encoder_sizes: dict[str, Any] | None = None
+    encoder_sizes: dict[str, tuple[int, ...]] | None = None
     """For observations that are a Dict or Tuple: the sizes of hidden layers for single parts, by key, such as
     {"speed": [32, 32]}. They come before all parts are joined, and after the convolutions of an image. JSON on the
     command line."""
@@ -180,6 +180,9 @@ class PPOConfig:
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
     number rounds differently. Small networks are up to twice as slow with more than one thread; try more from layers of
     about 512 on, or of 256 with minibatches of about 2048."""
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
+    be able to hold them."""
 
     def __post_init__(self) -> None:
         check_fields(self, RULES)

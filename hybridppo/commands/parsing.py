@@ -20,8 +20,8 @@ EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 EnvId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
 RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
 
-_JSON = dict[str, Any] | None
-"""Options of this type are an object of JSON on the command line."""
+_JSON = (dict[str, Any] | None, dict[str, Any], dict[str, tuple[int, ...]] | None)
+"""Options of these types are an object of JSON on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
 
     @registry.primitive_rule
     def _object_of_json(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        if info.type != _JSON:
+        if info.type not in _JSON:
             return None
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
@@ -107,7 +107,7 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, (list, tuple)):
             flags += [f"--{flag}", *map(str, value)]
         else:
-            is_json = isinstance(value, dict) or kinds.get(name) == _JSON
+            is_json = isinstance(value, dict) or kinds.get(name) in _JSON
             flags += [f"--{flag}", json.dumps(value, allow_nan=False) if is_json else str(value)]
     return flags
 

@@ -268,6 +268,8 @@ class Rollout(Columns):
 
     Not every row is a step: environments that reset on the step after an episode's end (gymnasium's `NEXT_STEP`) ignore
     the action of that row. `valid_rows` lists the steps, and only they may count in a loss or a statistic.
+
+    The next rollout may be written into the same memory: keep a `copy`.
     """
 
     observations: Tensor
@@ -320,6 +322,10 @@ class Rollout(Columns):
     def whole(self) -> Rollout:
         """The rollout with all columns."""
         return self
+
+    def copy(self) -> Rollout:
+        """A copy to keep: the next rollout may be written into the same memory."""
+        return self.map(lambda column: column.clone())
 
     @property
     def are_steps(self) -> Tensor:
@@ -394,6 +400,10 @@ class RolloutParts:
     def map_parts(self, function: Callable[[Rollout], Rollout]) -> RolloutParts:
         """The parts with `function` applied to each."""
         return RolloutParts([function(part) for part in self.parts])
+
+    def copy(self) -> RolloutParts:
+        """A copy to keep, as `Rollout.copy`."""
+        return self.map_parts(Rollout.copy)
 
     def whole(self) -> Rollout:
         """The rollout with all columns."""

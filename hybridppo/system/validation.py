@@ -1,5 +1,6 @@
 """Checks of values that users set or that come from a file."""
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -102,6 +103,24 @@ def require_path(name: str, value: Any, rule: str = "a path") -> Path:
 def plain(value: Any) -> Any:
     """A number of NumPy's as one of Python's; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def held_by_json(value: Any) -> Any:
+    """A value as JSON holds it: with NumPy's numbers as Python's, and lists for tuples.
+
+    Raises:
+        ValueError: if JSON cannot hold it.
+    """
+
+    def of_numpy(other: Any) -> Any:
+        if isinstance(other, np.generic):
+            return other.item()
+        raise ValueError(f"it has {shown(other)}")
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=of_numpy))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(error) from None
 
 
 def seconds_of(value: Any) -> Any:

@@ -31,7 +31,7 @@ from hybridppo import (
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.commands.main import main
-from hybridppo.training import with_schedules
+from hybridppo.training import with_further
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 8), anneal_learning_rate=False, clip_range_vf=0.2,
@@ -259,7 +259,7 @@ RESUMED: dict[str, tuple[Any, Any]] = {
         product(RESUMED, ("cpu", "overlap")),
     ),
 )
-def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
+def test_a_run_with_further_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
     config, schedules = RESUMED[what]
     options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}
     expected = train(**options)
@@ -324,7 +324,7 @@ def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
 
 def test_named_schedules_are_those_of_every_policy_that_learns() -> None:
     config = PoliciesConfig({"a": CONFIG, "b": replace(CONFIG, schedules="gamma=linear")}, played=("a",))
-    found: Any = with_schedules(config, {"learning_rate": "cosine"})
+    found: Any = with_further(config, {"learning_rate": "cosine"})
     assert [each.schedules for each in found.policies.values()] == ["", "gamma=linear,learning_rate=cosine"]
 
 

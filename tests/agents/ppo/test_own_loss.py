@@ -1,5 +1,6 @@
 """A user's loss that sees everything, with modules, a state, further metrics and another advantage estimate."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -29,6 +30,7 @@ from hybridppo.agents.ppo.ppo import backend_for
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.tools.plot import find_runs, groups_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -421,6 +423,54 @@ def test_what_a_subclass_keeps_is_saved(tmp_path: Path) -> None:
     whole.agent.beta = torch.zeros(2)
     with pytest.raises(ConfigurationError, match="extra_state must return numbers, text, lists and dicts"):
         whole.agent.save(tmp_path / "agent")
+
+
+class Keeping(PPO):
+    """Keeps the rollouts that it learned from."""
+
+    def update(self, rollout: Any) -> Any:
+        self.kept = [*vars(self).get("kept", ()), (rollout.copy(), rollout.observations.sum().item())]
+        return super().update(rollout)
+
+
+def test_a_subclass_may_keep_a_copy_of_its_rollouts() -> None:
+    kept = train(agent=Keeping).agent.kept
+    sums = [total for _, total in kept]
+    assert len({*sums}) == 3
+    assert [rollout.observations.sum().item() for rollout, _ in kept] == sums
+
+
+def weighed(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+    """A loss with a hyperparameter of one's own."""
+    loss = ppo_loss(inputs, config, clip_range)
+    return replace(loss, total=config.settings["beta"] * loss.total, extra={"beta": inputs.agent.settings["beta"]})
+
+
+def test_settings_of_ones_own_are_kept_and_tell_runs_apart(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"loss": weighed, "total_steps": 64}
+    for beta, seed in product((0.5, np.float32(0.25)), (0, 1)):
+        train(settings={"beta": beta}, seed=seed, run_dir=tmp_path / f"{beta}-{seed}", **options)
+    config = json.loads((tmp_path / "0.25-0" / "config.json").read_text())
+    assert config["settings"] == {"beta": 0.25}
+    assert [(group.label, len(group.runs)) for group in groups_of(find_runs(tmp_path))] == [
+        ("beta 0.25", 2),
+        ("beta 0.5", 2),
+    ]
+    resumed = hybridppo.resume(tmp_path / "0.25-0", loss=weighed, total_steps=96, progress=False)
+    assert resumed.metrics["beta"] == 0.25
+    found = train(settings={"name": ("a", 1)}, config=replace(CONFIG, settings={"beta": 0.25})).agent
+    assert found.settings == {"beta": 0.25, "name": ["a", 1]}
+    resumed.agent.save(tmp_path / "agent")
+    assert hybridppo.load(tmp_path / "agent").settings == {"beta": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [([1], "a dict by name"), ({1: 2}, "a dict by name"), ({"a": object()}, "what JSON can hold"), ({"a": np.nan}, "")],
+)
+def test_settings_of_ones_own_are_what_json_can_hold(settings: Any, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"settings must be {rule}"):
+        train(settings=settings)
 
 
 def test_a_subclass_with_a_name_is_one_of_ones_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.checks import require_may_change
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import (
@@ -219,7 +220,7 @@ class PolicyAgent:
 
     @property
     def config(self) -> Any:
-        """The hyperparameters. New ones take effect in the next update, except those of networks and rollouts.
+        """The hyperparameters. New ones take effect in the next update; those that cannot take effect are refused.
 
         A checkpoint does not have them: a resumed training begins with the hyperparameters that its run began with.
         """
@@ -228,9 +229,12 @@ class PolicyAgent:
     @config.setter
     def config(self, config: Any) -> None:
         before = vars(self).get("_config", config)
+        changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
+        if changed:
+            require_may_change(config, changed, is_training=self.should_stop is not _never)
+            self._schedules.require_free(config, changed)
         self._config = self.current = config
         """The hyperparameters with the values that schedules have now (`anneal`)."""
-        changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
         if changed & RATES:
             self.optimizer.set_learning_rates(self._learning_rates())
         if changed - RATES:

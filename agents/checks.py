@@ -1,6 +1,6 @@
 """Checks of configurations by their fields' types and by rules. Each refuses a field with its rule and its value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import cache
 from types import NoneType
@@ -16,6 +16,26 @@ MOST_ROWS = 2**31 - 1
 
 Rule = tuple[str, Callable[[Any], bool]]
 """The rule in words, and whether a value obeys it."""
+
+
+ANY_TIME = {"may_change": "at any time"}
+"""In the metadata of a hyperparameter: another value for an agent (`agent.config = ...`) takes effect at once."""
+BETWEEN_TRAININGS = {"may_change": "between trainings"}
+"""Another value takes effect in the agent's next training. Without a mark, it needs another agent."""
+
+
+def require_may_change(config: Any, names: Collection[str], *, is_training: bool) -> None:
+    """Refuse new hyperparameters for an agent in whose fields `names` another value would have no effect.
+
+    Raises:
+        ConfigurationError: with the field, the value and the remedy.
+    """
+    for field in fields(config):
+        may_change = field.metadata.get("may_change")
+        fixed = "is fixed when an agent is made: make another one (start_from takes this one's networks)"
+        rule = fixed if may_change is None else "cannot change during a training: change it before"
+        takes_effect = may_change == "at any time" or (may_change is not None and not is_training)
+        require(config, field.name, takes_effect or field.name not in names, rule)
 
 
 def at_most(limit: int) -> Rule:

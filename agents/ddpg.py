@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridppo.agents import checks
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, fill_gradient
-from hybridppo.agents.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, THREADS, Rule, check_fields, require
+from hybridppo.agents.checks import ANY_TIME, BETWEEN_TRAININGS, Rule, check_fields, require
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction, check_schedules, parsed
 from hybridppo.distributions.base import Distribution
@@ -42,13 +43,15 @@ SCHEDULABLE = ("learning_rate", "critic_learning_rate")
 """Numbers that may have a schedule."""
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(("num_envs", "train_frequency", "gradient_steps", "batch_size", "buffer_size"), COUNT),
-    **dict.fromkeys(("steps_per_iteration", "n_steps", "policy_delay"), COUNT),
-    **dict.fromkeys(("learning_rate", "critic_learning_rate"), POSITIVE),
-    **dict.fromkeys(("learning_starts", "exploration_std", "target_noise_std", "target_noise_clip"), NOT_NEGATIVE),
-    "gamma": SHARE,
+    **dict.fromkeys(("num_envs", "train_frequency", "gradient_steps", "batch_size", "buffer_size"), checks.COUNT),
+    **dict.fromkeys(("steps_per_iteration", "n_steps", "policy_delay"), checks.COUNT),
+    **dict.fromkeys(("learning_rate", "critic_learning_rate"), checks.POSITIVE),
+    **dict.fromkeys(
+        ("learning_starts", "exploration_std", "target_noise_std", "target_noise_clip"), checks.NOT_NEGATIVE
+    ),
+    "gamma": checks.SHARE,
     "tau": (("must be above 0 and at most 1", lambda tau: 0 < tau <= 1),),
-    "torch_threads": THREADS,
+    "torch_threads": checks.THREADS,
 }
 """What the numbers must be; those of TD3 alone are constants of DDPG."""
 BufferSide = Literal["learner", "host"]
@@ -66,36 +69,36 @@ MINIBATCHES_AT_ONCE = 32
 class DDPGConfig:
     """DDPG's hyperparameters. Invalid values are refused with the field and the rule."""
 
-    num_envs: int = 1
+    num_envs: int = field(default=1, metadata=BETWEEN_TRAININGS)
     """Environments that are stepped together."""
-    train_frequency: int = 1
+    train_frequency: int = field(default=1, metadata=BETWEEN_TRAININGS)
     """Steps of each environment between two updates. With a large number, sampling and updates alternate in long turns.
     """
-    gradient_steps: int | None = None
+    gradient_steps: int | None = field(default=None, metadata=ANY_TIME)
     """Optimizer steps per update; None for as many as environment steps were sampled (train_frequency * num_envs)."""
-    batch_size: int = 256
+    batch_size: int = field(default=256, metadata=ANY_TIME)
     """Transitions in a minibatch."""
-    buffer_size: int = 1_000_000
+    buffer_size: int = field(default=1_000_000, metadata=BETWEEN_TRAININGS)
     """Transitions in the replay buffer, of all environments together; new ones replace the oldest."""
-    buffer_on: BufferSide = field(default="learner", metadata=SAME_RESULT)
+    buffer_on: BufferSide = field(default="learner", metadata=SAME_RESULT | BETWEEN_TRAININGS)
     """Where the replay buffer is: "learner" for the learning device, to which every transition is copied once; or
     "host" for main memory, from which minibatches are copied, for buffers that do not fit into a GPU's memory."""
     learning_starts: int = 1_000
     """Environment steps of all environments before the first update; their actions are drawn uniformly."""
-    steps_per_iteration: int = 1_000
+    steps_per_iteration: int = field(default=1_000, metadata=ANY_TIME)
     """Environment steps of all environments for each line of metrics."""
-    learning_rate: float = 1e-3
+    learning_rate: float = field(default=1e-3, metadata=ANY_TIME)
     """Learning rate of Adam."""
-    critic_learning_rate: float | None = None
+    critic_learning_rate: float | None = field(default=None, metadata=ANY_TIME)
     """Learning rate of the critic; None for the same as the actor's."""
     schedules: str = ""
     """Named schedules of learning rates: linear, cosine or constant, with a share of the training for warm-up, as
     "learning_rate=cosine:0.05". Also a dict or JSON."""
-    gamma: float = 0.99
+    gamma: float = field(default=0.99, metadata=ANY_TIME)
     """Discount per step."""
-    n_steps: int = 1
+    n_steps: int = field(default=1, metadata=BETWEEN_TRAININGS)
     """Number of steps whose rewards a target sums before it adds the critic's value."""
-    tau: float = 0.005
+    tau: float = field(default=0.005, metadata=ANY_TIME)
     """The share of the way that target networks move towards the learned networks after each step of the actor."""
     exploration_std: float = 0.1
     """Standard deviation of the Gaussian noise on the actions while sampling, for actions from -1 to 1 (which are then
@@ -104,13 +107,13 @@ class DDPGConfig:
     """Sizes of the hidden layers of actor and critics."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
-    fast_updates: bool = field(default=True, metadata=SAME_RESULT)
+    fast_updates: bool = field(default=True, metadata=SAME_RESULT | ANY_TIME)
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding."""
-    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
+    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT | ANY_TIME)
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
-    torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
+    torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
-    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME)
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""
     policy_delay = 1
@@ -153,11 +156,11 @@ class DDPGConfig:
 class TD3Config(DDPGConfig):
     """TD3's hyperparameters: those of DDPG, with two critics and smoothed targets against overestimation."""
 
-    policy_delay: int = 2
+    policy_delay: int = field(default=2, metadata=ANY_TIME)
     """Optimizer steps of the critics for each step of the actor and of the target networks."""
-    target_noise_std: float = 0.2
+    target_noise_std: float = field(default=0.2, metadata=ANY_TIME)
     """Standard deviation of the noise on the actions of targets, which smooths the critics' targets."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: float = field(default=0.5, metadata=ANY_TIME)
     """Largest absolute value of the noise on the actions of targets."""
     num_critics: ClassVar[int] = 2
 

@@ -292,9 +292,9 @@ class Policies:
 
     @config.setter
     def config(self, config: PoliciesConfig) -> None:
-        self._config = config
         for name, agent in self.agents.items():
             agent.config = config.policies[name]
+        self._config = config
 
     @property
     def should_stop(self) -> Callable[[], bool]:

@@ -134,6 +134,16 @@ class Scheduled:
                 )
         self.fields = [*self.functions, *config.named_schedules]
 
+    def require_free(self, config: Any, names: Collection[str]) -> None:
+        """Refuse new values of fields whose schedule does not begin with them.
+
+        Raises:
+            ConfigurationError: with the field.
+        """
+        for name in {*names} & {*self.fields}:
+            is_free = name not in self.functions and config.named_schedules.get(name) != ADAPTIVE
+            require(config, name, is_free, "has a schedule that gives its values: leave one of the two out")
+
     def at(self, config: Config, done: float, **known: float) -> Config:
         """The configuration at a progress of `done`; the same object if nothing is scheduled.
 

@@ -77,6 +77,7 @@ from hybridppo.settings import (
     require_own,
     suggests_arguments,
 )
+from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.of_agents import SpacesOfAgents, each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import kernels_taken
@@ -548,7 +549,8 @@ def _finished(result: TrainResult, on_interrupt: OnInterrupt) -> TrainResult:
 def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None:
     environments, run = preparation.environments, preparation.run
     spaces = each_space(environments.observation_space)
-    if environments.agents and not preparation.options.action_masks and any(map(has_mask, spaces)):
+    has_choices = any(kind_of(action).mask_parts for action in each_space(environments.action_space))
+    if not preparation.options.action_masks and has_choices and any(map(has_mask, spaces)):
         logger.warning(
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"

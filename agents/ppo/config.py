@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from hybridppo.agents import checks
-from hybridppo.agents.checks import MOST_ROWS, Rule, check_fields, require
+from hybridppo.agents.checks import ANY_TIME, BETWEEN_TRAININGS, MOST_ROWS, Rule, check_fields, require
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.networks.encoders import Convolutions
@@ -53,60 +53,60 @@ RULES: dict[str, tuple[Rule, ...]] = {
 class PPOConfig:
     """PPO's hyperparameters. Invalid values are refused with the field and the rule."""
 
-    num_envs: int = 4
+    num_envs: int = field(default=4, metadata=BETWEEN_TRAININGS)
     """Environments that are stepped together. With several agents, each environment has a row for each of its agents.
     """
-    num_steps: int = 512
+    num_steps: int = field(default=512, metadata=BETWEEN_TRAININGS)
     """Steps of each environment per rollout, unless rollouts are whole episodes."""
-    episodes_per_rollout: int | None = None
+    episodes_per_rollout: int | None = field(default=None, metadata=BETWEEN_TRAININGS)
     """Whole episodes per rollout, of a single environment (num_envs=1) and of any length; None for rollouts of
     num_steps."""
     pool_size: int = 1
     """Rollouts per update: the newest and older ones, weighted by the present probability of their actions (Queeney et
     al., 2021). 1 is PPO. Older rollouts are kept on the learning device."""
-    lag_correction: LagCorrection = "vtrace"
+    lag_correction: LagCorrection = field(default="vtrace", metadata=ANY_TIME)
     """The correction of returns and advantages for actions by older parameters, if max_lag of the placement is above 1:
     "vtrace" (Espeholt et al., 2018); "decoupled", also V-trace, but with ratios clipped around the policy before the
     update instead of the policy that acted (Hilton et al., 2022); or "none". Try "decoupled" for continuous actions: it
     learned more on HalfCheetah, and less on CartPole and LunarLander."""
-    num_epochs: int = 10
+    num_epochs: int = field(default=10, metadata=ANY_TIME)
     """Epochs per update: how often the agent learns from each rollout."""
-    num_minibatches: int | None = None
+    num_minibatches: int | None = field(default=None, metadata=ANY_TIME)
     """Minibatches per epoch. Must divide num_envs * num_steps, unless rollouts are whole episodes: sizes then differ by
     at most one. None for 32, or fewer so that each has at least 64 samples and, with recurrent, 8 sequences. Rows that
     are not steps, such as resets, are left out first; if too few rows remain, there are fewer minibatches."""
-    learning_rate: float = 3e-4
+    learning_rate: float = field(default=3e-4, metadata=ANY_TIME)
     """Learning rate of Adam."""
-    critic_learning_rate: float | None = None
+    critic_learning_rate: float | None = field(default=None, metadata=ANY_TIME)
     """Learning rate of the critic; None for the same as the actor's."""
     anneal_learning_rate: bool = False
     """Reduce the learning rates linearly to zero over the training."""
     schedules: str = ""
     """Named schedules of numbers: linear, cosine or constant, with a share of the training for warm-up, as
     "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be adaptive. Also a dict or JSON."""
-    desired_kl: float = 0.01
+    desired_kl: float = field(default=0.01, metadata=ANY_TIME)
     """With learning_rate=adaptive, the target of an epoch's approximate KL divergence: above twice the target, the rate
     is divided by 1.5; below half of the target, it is multiplied by 1.5. The rate stays between 1e-5 and 1e-2."""
-    gamma: float = 0.99
+    gamma: float = field(default=0.99, metadata=ANY_TIME)
     """Discount per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = field(default=0.95, metadata=ANY_TIME)
     """Lambda of advantage estimates: 0 trusts the critic, 1 the observed return."""
-    clip_range: float = 0.2
+    clip_range: float = field(default=0.2, metadata=ANY_TIME)
     """How far the probability ratio may move from 1 in an update."""
     anneal_clip_range: bool = False
     """Reduce the clip range linearly to zero over the training."""
-    clip_range_vf: float | None = None
+    clip_range_vf: float | None = field(default=None, metadata=ANY_TIME)
     """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not. A
     limit suits values of about 1, and slows down learning if values must become large."""
-    entropy_coef: float = 0.0
+    entropy_coef: float = field(default=0.0, metadata=ANY_TIME)
     """Weight of the entropy bonus."""
-    value_coef: float = 0.5
+    value_coef: float = field(default=0.5, metadata=ANY_TIME)
     """Weight of the value loss, which is half the squared error."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = field(default=0.5, metadata=ANY_TIME)
     """Largest norm of the gradient of actor and critic together; a larger gradient is scaled down."""
-    target_kl: float | None = None
+    target_kl: float | None = field(default=None, metadata=ANY_TIME)
     """Stop an update after an epoch whose mean approximate KL divergence exceeds this; None for never."""
-    normalize_advantage: bool = True
+    normalize_advantage: bool = field(default=True, metadata=ANY_TIME)
     """Normalise advantages within each minibatch."""
     normalize_observations: bool = True
     """Normalise the numbers of observations by their mean and standard deviation so far, and clip them to 10. Choices,
@@ -161,26 +161,26 @@ class PPOConfig:
     sequence_length: int = 32
     """With recurrent, consecutive steps in a sequence: minibatches consist of sequences, and gradients reach back to
     their first step."""
-    fast_updates: bool = field(default=True, metadata=SAME_RESULT)
+    fast_updates: bool = field(default=True, metadata=SAME_RESULT | ANY_TIME)
     """Use the fastest update that gives the same result up to rounding: for MLPs on a CPU, hand-written gradients in
     NumPy; on a CUDA device, an optimizer step that is recorded as a graph and replayed. False always uses autograd, the
     reference."""
-    compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
+    compiled_updates: bool = field(default=False, metadata=SAME_RESULT | ANY_TIME)
     """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): 1.5 to 1.9
     times as fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a
     minute. Has no effect on other networks."""
-    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
+    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT | ANY_TIME)
     """On a CUDA device, record every optimizer step, also with a loss, networks or a subclass of your own, which must
     do the same on every minibatch. fast_updates alone records only what is the library's."""
-    precision: Precision = "fp32"
+    precision: Precision = field(default="fp32", metadata=ANY_TIME)
     """Precision of matrix products in optimizer steps. "bf16" is torch's autocast, for wide networks on hardware that
     supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
     rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
-    torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
+    torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
     number rounds differently. Small networks are up to twice as slow with more than one thread; try more from layers of
     about 512 on, or of 256 with minibatches of about 2048."""
-    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME)
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""
 

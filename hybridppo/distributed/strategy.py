@@ -98,6 +98,11 @@ class Strategy:
         """As `Auto.choose` in one process; with several, the CPU, without a measurement."""
         if isinstance(self.policy, Local):
             return auto.choose(**training)
+        if auto.max_lag:
+            raise ConfigurationError(
+                f"Auto(max_lag={auto.max_lag}) does not work with distributed={self.policy}, for which nothing is "
+                f"measured: name the placement, Mirrored('cpu', 'cpu', max_lag={auto.max_lag})"
+            )
         line = f"cpu with distributed={self.policy}, for which nothing is measured: name another placement to use one"
         return not_measured("cpu", training["num_workers"] or 0, training["config"].torch_threads or 1, line)
 

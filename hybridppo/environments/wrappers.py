@@ -115,13 +115,16 @@ class RowMaker:
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Adds the mask in `info["action_mask"]` to an environment's observations, which become rows.
 
+    If observations have a part "action_mask", that is the mask.
+
     Raises:
         EnvError: if its actions have no choices, since only choices can be masked.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
-        self._rows = RowMaker(ObservationEncoder(env.observation_space), env.action_space)
+        own, is_within = without_mask(env.observation_space), has_mask(env.observation_space)
+        self._rows = RowMaker(ObservationEncoder(own), env.action_space, is_within)
         self.observation_space = self._rows.space
         self._has_begun = False
         self.mask: Any = None

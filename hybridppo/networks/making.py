@@ -15,8 +15,12 @@ Modules are in `train()` while gradients are computed, and in `eval()` otherwise
 saved, and published with the parameters.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -36,9 +40,16 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
+logger = logging.getLogger(__name__)
+
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Maps observation space, action space, configuration and generator to actor and critic."""
 
+OF_NETWORKS = (
+    "hidden_sizes", "activation", "encoder_sizes", "layer_norm", "shared_trunk", "orthogonal_init", "log_std_init",
+    "convolutions",
+)  # fmt: skip
+"""The fields of a configuration that have no effect if custom networks do not read them."""
 _MADE: "WeakSet[nn.Module]" = WeakSet()
 """The learning layers that functions of this process have returned for agents."""
 
@@ -179,14 +190,17 @@ def checked_networks(
                 f"{field}={value!r} is for the library's networks, and networks= was given: leave one of them out"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
-    with torch_seeded(seed):
+    with torch_seeded(seed), _watched(config) as (seen, read):
         try:
-            made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
+            made = networks(observation_space, action_space, seen, torch.Generator().manual_seed(seed))
         except TypeError as error:
             raise ConfigurationError(
                 f"networks={shown(networks)} failed: {error}: it must be a function of observation_space, "
                 "action_space, config and generator (docs/networks.md, Networks of your own)"
             ) from error
+    for each in fields(config):
+        if each.name in OF_NETWORKS and each.name not in read and getattr(config, each.name) != each.default:
+            _warn_of_no_effect(each.name, str(getattr(config, each.name)))
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
@@ -213,6 +227,28 @@ def checked_networks(
         )
     _MADE.update(layers)
     return made
+
+
+@cache
+def _warn_of_no_effect(field: str, given: Any) -> None:
+    logger.warning("%s=%s has no effect: networks= was given, and does not read it", field, given)
+
+
+@contextmanager
+def _watched(config: Any) -> Iterator[tuple[Any, set[str]]]:
+    """A context with a copy of a configuration, and the names of its fields that are read in the context."""
+    kind, seen, read = type(config), copy.copy(config), set[str]()
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    object.__setattr__(seen, "__class__", Watched)
+    try:
+        yield seen, read
+    finally:
+        object.__setattr__(seen, "__class__", kind)
 
 
 @torch.no_grad()

@@ -197,7 +197,7 @@ class Mirrored(Placement):
 
     A publish is one flat copy of the actor's parameters, and one copy of each of its buffers. It happens before a
     rollout if the replica is `publish_every` updates behind, and before the first rollout. If both devices are the
-    same, the replica is the actor itself, unless `force_copy` is set.
+    same, the replica is the actor itself, unless the sampler is behind or `force_copy` is set.
 
     Args:
         sampling: device of the replica.
@@ -234,8 +234,9 @@ class Mirrored(Placement):
         super().__init__(sampling, learning)
         self.verify = verify
         self.force_copy = force_copy
-        # The parameters of a sampler that works during an update must not change.
-        self._is_alias = self.sampling_device == self.learning_device and not force_copy and max_lag == 0
+        # The parameters of a sampler that works during an update, or is behind, must not change.
+        is_current = max_lag == 0 and publish_every == 1
+        self._is_alias = self.sampling_device == self.learning_device and is_current and not force_copy
 
     def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
         super().prepare(agent)

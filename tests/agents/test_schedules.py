@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.spaces import Box
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from run_files import lines_of
@@ -29,8 +30,10 @@ from hybridppo import (
     TD3Config,
 )
 from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.registry import agent_class, make_agent
 from hybridppo.agents.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.commands.main import main
+from hybridppo.errors import CallbackError
 from hybridppo.training import with_further
 
 CONFIG = ppo_config(
@@ -168,6 +171,65 @@ def test_another_learning_rate_in_an_agents_configuration_takes_effect(config: A
     assert train(config=None, agent=agent).metrics["learning_rate"] == 1e-4
 
 
+class Changing(hybridppo.Callback):
+    """Changes hyperparameters at the start."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def on_start(self, run: Any) -> None:
+        run.agent.config = replace(run.agent.config, **self.changes)
+
+
+AT_ANY_TIME: list[tuple[Any, dict[str, Any]]] = [
+    *(
+        (CONFIG, {name: value})
+        for name, value in {"num_epochs": 1, "num_minibatches": 4, "normalize_advantage": False, "gamma": 0.5}.items()
+    ),
+    *((TD3Config(**OFF_POLICY), {name: 1}) for name in ("gradient_steps", "batch_size", "policy_delay", "tau")),
+    (TD3Config(**OFF_POLICY), {"target_noise_std": 0.5, "target_noise_clip": 0.1, "gamma": 0.5}),
+]
+FIXED: list[tuple[Any, dict[str, Any]]] = [
+    *(
+        (CONFIG, {name: value})
+        for name, value in {
+            "normalize_rewards": True, "normalize_observations": True, "squash_actions": True, "log_std_init": -1.0,
+            "schedules": "gamma=linear", "anneal_learning_rate": True, "pool_size": 2, "hidden_sizes": (9,),
+        }.items()
+    ),
+    *((TD3Config(**OFF_POLICY), {name: 7}) for name in ("exploration_std", "learning_starts")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "changes"), AT_ANY_TIME)
+def test_a_hyperparameter_that_may_change_takes_effect(config: Any, changes: dict[str, Any]) -> None:
+    changed = train(config=config, callbacks=Changing(**changes))
+    assert same(changed, train(config=replace(config, **changes)))
+
+
+@pytest.mark.parametrize(("config", "changes"), FIXED)
+def test_a_hyperparameter_that_would_not_take_effect_is_refused(config: Any, changes: dict[str, Any]) -> None:
+    (name,) = changes
+    agent = make_agent(agent_class(config), Box(-1, 1, (3,)), Box(-1, 1, (1,)), config, seed=0)
+    with pytest.raises(ConfigurationError, match=f"{name} is fixed when an agent is made: make another one"):
+        agent.config = replace(config, **changes)
+    assert agent.config == config
+
+
+def test_hyperparameters_of_rollouts_change_between_trainings() -> None:
+    with pytest.raises(CallbackError, match="num_steps cannot change during a training: change it before, got 8"):
+        train(callbacks=Changing(num_steps=8))
+    agent = train().agent
+    agent.config = replace(agent.config, num_steps=8)
+    assert train(config=None, agent=agent, total_steps=16).metrics["env_steps"] == 16
+
+
+@pytest.mark.parametrize("schedules", [{"learning_rate": "adaptive"}, {"learning_rate": lambda done: 1e-3}])
+def test_a_value_that_a_schedule_gives_is_not_changed_by_another(schedules: Any) -> None:
+    with pytest.raises(CallbackError, match="learning_rate has a schedule that gives its values"):
+        train(schedules=schedules, callbacks=Slower())
+
+
 class SlowerLater(Slower):
     def on_start(self, run: Any) -> None:
         self.on_iteration(run, {})
@@ -259,7 +321,7 @@ RESUMED: dict[str, tuple[Any, Any]] = {
         product(RESUMED, ("cpu", "overlap")),
     ),
 )
-def test_a_run_with_further_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
+def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
     config, schedules = RESUMED[what]
     options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}
     expected = train(**options)

@@ -182,6 +182,18 @@ def small_networks(observation_space: Any, action_space: Any, config: PPOConfig,
     return nn.Linear(2, int(action_space.n)), nn.Sequential(nn.Linear(2, 4), nn.ELU(), nn.Linear(4, 1))
 
 
+def test_hyperparameters_that_networks_of_ones_own_do_not_read_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    def reading(observation_space: Any, action_space: Any, config: Any, generator: Any) -> Any:
+        return small_networks(observation_space, action_space, replace(config, hidden_sizes=(8,)), generator)
+
+    config = ppo_config(hidden_sizes=(11,), layer_norm=True, activation="relu")
+    PPO(Box(-1, 1, (2,)), Discrete(2), config, networks=reading)
+    assert "no effect" not in caplog.text
+    PPO(Box(-1, 1, (2,)), Discrete(2), config, networks=small_networks)
+    assert "layer_norm=True has no effect: networks= was given, and does not read it" in caplog.text
+    assert "hidden_sizes=(11,) has no effect" in caplog.text
+
+
 def test_networks_of_ones_own_follow_from_the_seed_and_leave_torchs_generator_alone() -> None:
     def weights(seed: int) -> torch.Tensor:
         return PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, seed=seed, networks=small_networks).parameters.values.data

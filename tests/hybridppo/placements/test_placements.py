@@ -117,8 +117,9 @@ def test_migrating_copies_the_actor_there_and_back() -> None:
     assert all(m["policy_lag"] == 0 for m in history)
 
 
-def test_publishing_every_third_update_leaves_a_lag() -> None:
-    _, history = train(Mirrored("cpu", "cpu", force_copy=True, publish_every=3), iterations=8)
+@pytest.mark.parametrize("force_copy", [True, False])
+def test_publishing_every_third_update_leaves_a_lag(force_copy: bool) -> None:
+    _, history = train(Mirrored("cpu", "cpu", force_copy=force_copy, publish_every=3), iterations=8)
     assert [m["policy_lag"] for m in history] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert [m["publishes"] for m in history] == [1, 1, 1, 2, 2, 2, 3, 3]
 

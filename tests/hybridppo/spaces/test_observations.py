@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from toy_environments import HighestAllowed, IdentityBox, newest, scripted_vector
@@ -147,6 +147,36 @@ def test_masks_hold_in_every_kind_of_sampling(options: dict[str, Any]) -> None:
     if options.get("placement") == "overlap":
         options = {"placement": Mirrored("cpu", "cpu", max_lag=1)}
     assert train(**options).metrics["episodes"] >= 32
+
+
+class MaskWithin(gym.Wrapper[Any, Any, Any, Any]):
+    """The mask is a part of the observation, as RLlib and PettingZoo have it."""
+
+    def __init__(self) -> None:
+        super().__init__(HighestAllowed())
+        parts = {"observation": self.env.observation_space, "action_mask": Box(0, 1, (5,), np.int8)}
+        self.observation_space = Dict(parts)
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = self.env.reset(**options)
+        return {"observation": observation, "action_mask": info["action_mask"]}, {}
+
+    def step(self, action: Any) -> Any:
+        observation, *rest, info = self.env.step(action)
+        return ({"observation": observation, "action_mask": info["action_mask"]}, *rest, {})
+
+
+def test_a_mask_within_the_observation_is_obeyed_or_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    agent = train(MaskWithin, evaluation_episodes=4).agent
+    assert same_parameters(agent, train().agent)
+    assert "obeys it" not in caplog.text
+    with pytest.raises(EnvError, match="is not allowed"):
+        hybridppo.train(MaskWithin, total_steps=320, seed=0, placement="cpu", config=SMALL, progress=False)
+    assert "have an action_mask, and action_masks is False" in caplog.text
+
+
+def same_parameters(one: Any, other: Any) -> bool:
+    return bool((one.parameters.values == other.parameters.values).all())
 
 
 def test_what_the_mask_tells_is_learned(tmp_path: Path) -> None:

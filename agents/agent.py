@@ -172,6 +172,9 @@ class PolicyAgent:
 
     name: ClassVar[str]
     """Name of the agent in files."""
+    keeps_final_observations: ClassVar[bool] = False
+    """Whether a subclass needs the last observations of episodes that terminated: then `final_rows` and
+    `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
     actor: nn.Module
     critic: nn.Module
     distribution: Distribution

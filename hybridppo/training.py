@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import gymnasium as gym
 from torch import nn
 
 from hybridppo.agents import PPOConfig
@@ -77,7 +78,6 @@ from hybridppo.settings import (
     require_own,
     suggests_arguments,
 )
-from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.of_agents import SpacesOfAgents, each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import kernels_taken
@@ -258,7 +258,8 @@ def train(
             'policy_of gives agents policies by name, and one configuration has no name: pass config={"name": '
             "PPOConfig(...), ...}, or leave policy_of out"
         )
-    environment = for_critics(environment, critics_see(asked, policy_of))
+    keeps_finals = getattr(agent, "keeps_final_observations", False)
+    environment = for_critics(environment, critics_see(asked, policy_of), keeps_finals)
     has_own_networks = networks is not None or isinstance(agent, AnyAgent)
     if compiled:
         has_own_parts = has_own_networks or loss is not None
@@ -549,7 +550,7 @@ def _finished(result: TrainResult, on_interrupt: OnInterrupt) -> TrainResult:
 def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None:
     environments, run = preparation.environments, preparation.run
     spaces = each_space(environments.observation_space)
-    has_choices = any(kind_of(action).mask_parts for action in each_space(environments.action_space))
+    has_choices = not all(isinstance(action, gym.spaces.Box) for action in each_space(environments.action_space))
     if not preparation.options.action_masks and has_choices and any(map(has_mask, spaces)):
         logger.warning(
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "

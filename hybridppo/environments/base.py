@@ -95,6 +95,8 @@ class Environments(ABC):
 
         The rewards of such a row, and the end of the episode, belong to the agent's last turn.
         """
+        self.keeps_finals = False
+        """Whether `step` returns the final observations of terminated episodes besides those of truncated ones."""
         self.clips_rewards = False
         """Whether agents learn from rewards clipped to +-1; `step` returns unclipped rewards."""
         self._infos: info_metrics.InfoSums | None = None

@@ -107,6 +107,7 @@ def make_environments(
     try:
         if (problem := _misfit(options, environments)) is not None:
             raise ConfigurationError(problem)
+        environments.keeps_finals = isinstance(options, CriticsOptions) and options.keeps_finals
         if options.info_metrics:
             environments.measure_infos(options.info_metrics)
     except ConfigurationError:
@@ -125,8 +126,12 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
             "self_play, and agents against each other, are for PettingZoo's environments of several agents: leave out "
             "self_play or the other agents, or use hybridppo.TwoPlayers of a gymnasium environment"
         )
-    if isinstance(options, CriticsOptions) and not environments.agents:
-        given = f"={options.critic_observes!r}" if isinstance(options.critic_observes, str) else ""
+    is_special = environments.agents or environments.is_compiled or environments.device is not None
+    if isinstance(options, CriticsOptions) and options.keeps_finals and is_special:
+        kinds = "environments of one agent that are neither compiled nor of tensors"
+        return f"keeps_final_observations of the agent's class is for {kinds}: leave it out"
+    if (observes := _critics_observe(options)) != "own" and not environments.agents:
+        given = f"={observes!r}" if isinstance(observes, str) else ""
         return f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys"
     return None
 

@@ -131,10 +131,12 @@ class EnvironmentOptions:
 
 @dataclass(frozen=True)
 class CriticsOptions(EnvironmentOptions):
-    """Options for agents whose critics see more than their actors."""
+    """Options that follow from the agent."""
 
     critic_observes: ObservesOfAgents = "own"
     """Like `PPOConfig.critic_observes`; by the names of the agents if it differs."""
+    keeps_finals: bool = False
+    """Whether `Environments.step` returns the final observations of terminated episodes, too."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,14 @@ class SelfPlayOptions(CriticsOptions):
     """The policies that learn, if there are several."""
 
 
-def for_critics(options: EnvironmentOptions, observes: ObservesOfAgents) -> EnvironmentOptions:
-    """The options for agents whose critics see `observes`."""
+def for_critics(
+    options: EnvironmentOptions, observes: ObservesOfAgents, keeps_finals: bool = False
+) -> EnvironmentOptions:
+    """The options for agents whose critics see `observes`; see `CriticsOptions`."""
     own = {each.name: getattr(options, each.name) for each in fields(EnvironmentOptions)}
-    return EnvironmentOptions(**own) if observes == "own" else CriticsOptions(**own, critic_observes=observes)
+    if observes == "own" and not keeps_finals:
+        return EnvironmentOptions(**own)
+    return CriticsOptions(**own, critic_observes=observes, keeps_finals=keeps_finals)
 
 
 def for_agents(options: EnvironmentOptions, agents: Sequence[str]) -> EnvironmentOptions:

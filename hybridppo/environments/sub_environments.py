@@ -361,7 +361,11 @@ class SubEnvironments(Environments):
         """The final observations of the agents of an environment that were truncated, by their number."""
         if self.agents:
             return self.sub_environments[i].env.finals  # type: ignore[no-any-return]
-        return () if self._terminated[i] else ((0, self._encoded(self._rows[i : i + 1])[0].copy()),)
+        return (
+            ()
+            if self._terminated[i] and not self.keeps_finals
+            else ((0, self._encoded(self._rows[i : i + 1])[0].copy()),)
+        )
 
     def _sum_infos(self, i: int, info: Any) -> None:
         """Sum up the infos of the agents that were present; an agent that takes turns has its info at its next turn."""

@@ -94,10 +94,11 @@ class VectorEnvironments(Environments):
         if self._mode is AutoresetMode.NEXT_STEP:  # the observation after an end is the final one
             self._flags = terminated, truncated
             return self._encoded(observations), rewards, terminated, truncated, [], []
-        ended = truncated.any() if self._resets_at_once else (terminated | truncated).any()
-        if not ended:
+        only_cut = self._resets_at_once and not self.keeps_finals
+        if not (truncated.any() if only_cut else (terminated | truncated).any()):
             return self._encoded(observations), rewards, terminated, truncated, [], []
-        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
+        are_final = truncated | terminated if self.keeps_finals else truncated & ~terminated
+        indices: list[int] = np.flatnonzero(are_final).tolist()
         if self._resets_at_once:
             finals, encoded = self._finals_of(infos, indices), self._encoded(observations)
             self._warn_of_reuse(indices, finals, encoded)

@@ -16,16 +16,16 @@ AdvantageFunction = Callable[..., Tensor]
 
 
 def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:
-    """The values after each step, `[T, N]`, also if the environment was reset.
+    """The values after each step, `[T, N]`, also if the environment was reset; or anything else that observations have.
 
     Args:
-        values: `[T + 1, N]`, the values of all observations, including the one after the last step.
+        values: `[T + 1, N, ...]`, the values of all observations, including the one after the last step.
         final_rows: `[K]`, flat indices `t * N + n` of steps whose true final observation is not row `t + 1` of the
             rollout, because the environment was reset within the step.
-        final_values: `[K]`, the values of those final observations.
+        final_values: `[K, ...]`, the values of those final observations.
     """
     following = values[1:].clone()
-    following.view(-1)[final_rows] = final_values
+    following.flatten(0, 1)[final_rows] = final_values
     return following
 
 

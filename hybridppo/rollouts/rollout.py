@@ -287,7 +287,8 @@ class Rollout(Columns):
     valid_rows: Tensor
     """`[M]` int64, ascending flat indices `t * N + n` of the rows that are steps."""
     final_rows: Tensor
-    """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`."""
+    """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`; of terminated ones,
+    too, if the agent's class sets `keeps_final_observations`."""
     final_observations: Tensor
     """`[K, obs]`, the final observations of these steps."""
     version: int

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode
 from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
@@ -19,6 +20,8 @@ from run_files import lines_of
 from selection import only_by_default
 from stop_after import assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
 from torch import nn
+from toy_agents import Matching
+from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
@@ -28,7 +31,7 @@ from hybridppo.agents.ppo.by_numpy import NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.agents.ppo.ppo import backend_for
 from hybridppo.networks.making import actor_and_critic
-from hybridppo.rollouts.advantages import gae
+from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.tools.plot import find_runs, groups_of
 
@@ -438,6 +441,42 @@ def test_a_subclass_may_keep_a_copy_of_its_rollouts() -> None:
     sums = [total for _, total in kept]
     assert len({*sums}) == 3
     assert [rollout.observations.sum().item() for rollout, _ in kept] == sums
+
+
+class SeeingEnds(PPO):
+    """Keeps what follows the last step of every episode."""
+
+    keeps_final_observations = True
+
+    def update(self, rollout: Any) -> Any:
+        names = {"values": rollout.observations, "final_values": rollout.final_observations}
+        following = next_values(final_rows=rollout.final_rows, **names)
+        ends = rollout.steps(rollout.terminated | rollout.truncated)
+        self.ends = [*vars(self).get("ends", ()), *rollout.steps(following)[ends].tolist()]
+        return super().update(rollout)
+
+
+SCRIPT: Any = ((2, "terminated"), (3, "truncated"), (1, "both"), (4, "terminated"))
+MADE: dict[str, dict[str, Any]] = {
+    "copies": {"env": partial(ScriptedEnv, SCRIPT)},
+    "workers": {"env": partial(ScriptedEnv, SCRIPT), "num_workers": 1},
+    **{mode.name: {"env": partial(scripted_vector, [SCRIPT] * 2, mode)} for mode in AutoresetMode},
+}
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_a_subclass_sees_the_last_observations_of_all_episodes(how: str, tmp_path: Path) -> None:
+    agent = train(agent=SeeingEnds, run_dir=tmp_path / "run", total_steps=64, **MADE[how]).agent
+    assert len(agent.ends) >= 16
+    assert all(done == SCRIPT[int(episode) % len(SCRIPT)][0] for episode, done in agent.ends)
+    assert torch.equal(agent.parameters.values, train(total_steps=64, **MADE[how]).agent.parameters.values)
+    resumed = hybridppo.resume(tmp_path / "run", agent=SeeingEnds, total_steps=96, progress=False, env=MADE[how]["env"])
+    assert all(done == SCRIPT[int(episode) % len(SCRIPT)][0] for episode, done in resumed.agent.ends)
+
+
+def test_last_observations_that_are_not_kept_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* is for environments"):
+        train(agent=SeeingEnds, env=Matching)
 
 
 def weighed(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:

@@ -379,12 +379,12 @@ class PolicyAgent:
         return noise_from((self._noise_seed, self.version), self.parameters.values.device)
 
     @contextmanager
-    def _undone_if_stopped(self) -> Iterator[None]:
-        """A context after which all is as before if the update was stopped within it."""
+    def _undone_if_broken_off(self) -> Iterator[None]:
+        """A context after which all is as before if a stop or an error, such as a custom loss's, has ended it."""
         tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
         try:
             yield
-        except Stopped:
+        except BaseException:
             for tensor, before in zip(self._changing(), tensors, strict=True):
                 tensor.copy_(before)
             self._order.bit_generator.state = order

@@ -337,7 +337,7 @@ class DDPG(PolicyAgent):
     def _update(self, minibatches: Iterable[Any], loop: OptimizationLoop) -> Metrics:
         counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         # A single step is stopped only before it.
-        with self._undone_if_stopped() if self.config.steps_per_update > 1 else nullcontext():
+        with self._undone_if_broken_off() if self.config.steps_per_update > 1 else nullcontext():
             for part in minibatches:
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
                     sums[:2] += of_critics

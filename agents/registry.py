@@ -12,7 +12,7 @@ from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig, TD3Config
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.errors import ConfigurationError, OutOfMemoryError, shown
+from hybridppo.errors import ConfigurationError, OutOfMemoryError, message_of, shown
 from hybridppo.spaces.rows import ObservesOfAgents
 
 AnyAgent = PPO | DDPG | Policies
@@ -112,12 +112,14 @@ def explaining_memory() -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if isinstance(error, OutOfMemoryError) or not (is_known or any(part in str(error) for part in _OUT_OF_MEMORY)):
+        if isinstance(error, OutOfMemoryError) or not (
+            is_known or any(part in message_of(error) for part in _OUT_OF_MEMORY)
+        ):
             raise
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise OutOfMemoryError(
-            f"out of memory: {said}: lower num_envs, num_steps, hidden_sizes, or buffer_size of an off-policy agent"
-        ) from error
+        said = (message_of(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        remedy = "lower num_envs, num_steps, hidden_sizes, or buffer_size of an off-policy agent"
+        advice = getattr(error, "__notes__", ())
+        raise OutOfMemoryError("; ".join([f"out of memory: {said}: {remedy}", *advice])) from error
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:

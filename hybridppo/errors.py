@@ -4,6 +4,7 @@ import difflib
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
@@ -71,9 +72,25 @@ class TrainingInterrupted(KeyboardInterrupt):
         """The `TrainResult` that `train(..., on_interrupt="return")` would have returned."""
 
 
-ENV_FAILURES = (Exception, SystemExit)
-"""What an environment may raise when it fails. `sys.exit()` in its code must not end the training without a message;
-Ctrl-C is no failure, and passes."""
+def failures() -> tuple[type[BaseException], ...]:
+    """The errors of failing user code, for an `except` clause: all but Ctrl-C, which passes.
+
+    `sys.exit()`, `asyncio.CancelledError` or an own `BaseException` must not end a training without a message.
+    """
+    return () if isinstance(sys.exc_info()[1], KeyboardInterrupt) else (BaseException,)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error, whose `__str__` may fail."""
+    try:
+        return str(error)
+    except failures() as own:
+        return f"(no message: its __str__ raises {type(own).__name__})"
+
+
+def shown_error(error: BaseException) -> str:
+    """The type and the message of an error."""
+    return f"{type(error).__name__}: {message_of(error)}"
 
 
 class BadValueError(Exception):
@@ -97,6 +114,8 @@ def shown(value: Any, limit: int = 200) -> str:
         text = repr(value)
     except ValueError:  # an int with more digits than Python prints
         return "a number of thousands of digits"
+    except failures() as error:
+        return f"{type(value).__name__} (its __repr__ raises {type(error).__name__})"
     if "\n" in text and hasattr(value, "shape"):
         return f"{type(value).__name__} of shape {list(value.shape)}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

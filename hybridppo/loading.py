@@ -24,7 +24,7 @@ from hybridppo.agents.registry import (
     make_agent,
 )
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
+from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown, shown_error
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
@@ -330,4 +330,4 @@ def fitting(what: str) -> Iterator[None]:
     except HybridPPOError:
         raise
     except Exception as error:
-        raise CheckpointError(f"the checkpoint does not fit {what}: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"the checkpoint does not fit {what}: {shown_error(error)}") from error

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.on_device import allocate
 from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer
@@ -203,8 +202,8 @@ class LaggingSampler(Sampler):
                     self._take(self._unfilled[worker], *answer)
                 if patient:
                     return
-        except EnvError as error:
-            self._broken_by = type(error)(str(error))
+        except BaseException as error:
+            self._note(error)
             raise
 
     def _take(self, parts: deque[Part], filled: Filled, seconds: float) -> None:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError
+from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError, shown_error
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.rollouts.rollout import Rollout, in_parts, joined
@@ -348,7 +348,7 @@ class ProcessGroup(SingleProcess):
 
 def report(store: Store, rank: int, error: BaseException) -> None:
     """Report to the other processes why one ends, with the traceback unless the error is one of the library's own."""
-    text = f"{type(error).__name__}: {error}"
+    text = shown_error(error)
     lines = [] if isinstance(error, HybridPPOError) else ["", *traceback.format_exception(error)]
     if not store.check([f"ended/{rank}"]):
         store.set(f"ended/{rank}", "\n".join([text, *lines]))

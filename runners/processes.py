@@ -26,7 +26,7 @@ import numpy as np
 
 from hybridppo import _version
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
-from hybridppo.errors import EnvError
+from hybridppo.errors import EnvError, shown_error
 from hybridppo.rollouts.rollout import Layout, arrays_in, size_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_of
@@ -181,16 +181,18 @@ def answer_trainer(
         with serving(setup, envs, seed, arrays, arrays["heartbeats"][worker]) as answer:
             connection.send(("ready", None, 0.0))
             while (message := connection.recv())[0] != "close":
+                leave_signals_to_the_trainer()  # again: an environment may have set handlers
                 connection.send(("done", *answer(*message)))
     except BaseException as error:  # an `EOFError` or `ConnectionError` may be the environment's own
         with contextlib.suppress(ConnectionError):  # the trainer is gone
-            connection.send(("error", text_of_failure(error), None))
+            kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
+            connection.send((kind, text_of_failure(error), None))
             raise SystemExit(1) from None
 
 
 def text_of_failure(error: BaseException) -> str:
     """An error as its worker reports it: the library's own errors of environments need no traceback."""
-    return str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    return str(error) if isinstance(error, EnvError) else f"{shown_error(error)}\n{traceback.format_exc()}"
 
 
 def end_with_parent(parent: int) -> None:
@@ -540,6 +542,8 @@ class LocalProcesses(Pool):
             raise self._died(worker) from error
         if kind == "error":
             raise EnvError(f"{self.name(worker)} failed: {value}")
+        if kind == "interrupted":  # its environment has replaced the handler of Ctrl-C
+            raise KeyboardInterrupt(f"{self.name(worker)} was interrupted: {value}")
         return value, seconds
 
     def rows(self, worker: int) -> int:  # noqa: D102 - as in the base

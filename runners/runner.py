@@ -1,5 +1,7 @@
 """The loop: sample and learn, until all steps are done. Callbacks do the rest."""
 
+import logging
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,13 +9,16 @@ from typing import Any
 
 from hybridppo.agents.ddpg import DDPG
 from hybridppo.environments.base import Steering, steering_refused
+from hybridppo.errors import DistributedError, message_of
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
-from hybridppo.system.signals import Interruption, Stopped, stoppable
+from hybridppo.system.signals import Interruption, Stopped, entered, stoppable
+
+logger = logging.getLogger(__name__)
 
 
 class Runner:
@@ -73,25 +78,37 @@ class Runner:
 
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
-        with stoppable(self.agent, self._interruption), self.rescuing(between_updates=False):
-            with self.first_only(), self.rescuing():
-                self._tell_progress()
-                self.callbacks.start()
-            self._ended_at = time.perf_counter()
-            while self.share_done < 1.0 and not self.is_stopping:
-                try:
-                    self.metrics = self.iterate()
-                except Stopped:
-                    break
-                with self.first_only(), self.rescuing():
-                    self._tell_progress()
-                    self.metrics = self.callbacks.measured(self.metrics)
-                    self.callbacks.tell("on_iteration", self.metrics)
-            self.interrupted = self.share_done < 1.0 and self.stopped_by is None
-            with self.first_only(), self.rescuing():
-                self.callbacks.tell("on_finish")
+        try:
+            with stoppable(self.agent, self._interruption), self.rescuing(between_updates=False):
+                self._run()
+        except KeyboardInterrupt as interrupt:  # other code has replaced the handler of Ctrl-C
+            if not self._is_rescued or self.group.size > 1:
+                raise
+            logger.warning("interrupted in the middle of a step; %s", "; ".join(getattr(interrupt, "__notes__", ())))
+            self.interrupted = True
         self.group.leave()  # the others have ended or are about to, and everything is saved
         return self.metrics
+
+    def _run(self) -> None:
+        with self.first_only(), self.rescuing():
+            self._tell_progress()
+            self.callbacks.start()
+        self._ended_at = time.perf_counter()
+        while self.share_done < 1.0 and not self.is_stopping:
+            for handling in entered[-1:]:
+                if any(signal.getsignal(number) != own for number, own in handling.handlers.items()):
+                    handling.take_back()
+            try:
+                self.metrics = self.iterate()
+            except Stopped:
+                break
+            with self.first_only(), self.rescuing():
+                self._tell_progress()
+                self.metrics = self.callbacks.measured(self.metrics)
+                self.callbacks.tell("on_iteration", self.metrics)
+        self.interrupted = self.share_done < 1.0 and self.stopped_by is None
+        with self.first_only(), self.rescuing():
+            self.callbacks.tell("on_finish")
 
     def _tell_progress(self) -> None:
         self.callbacks.run.iteration, self.callbacks.run.env_steps = self.iteration, self.steps_learned
@@ -105,21 +122,30 @@ class Runner:
         """A context in which an error costs at most the unfinished rollout: callbacks may save the agent.
 
         Args:
-            between_updates: whether the context contains no update. An agent whose update failed is not saved, because
-                it is half updated or not finite.
+            between_updates: whether the context contains no update, in which the other processes may be waiting. An
+                agent that is half updated or not finite is not saved.
         """
         try:
             yield
-        except (Exception, SystemExit) as error:  # a callback may end the program
-            # Between updates, a rollout that is sampled ahead may have failed, whoever waited for it.
-            cause = self.sampler.broken_by if between_updates else error
-            if not self._is_rescued and (cause is None or self.data.is_whole_after(cause)):
-                if cause is not None:  # the environments' state cannot be saved
-                    self.group.leave()
-                    self.sampler.give_up(str(cause))
+        except BaseException as error:  # of any code of the user's
+            if not (self._is_rescued or self._interruption.is_urgent) and self.data.is_whole_after(error):
+                is_of_sampling = not (between_updates or self.data.is_learning) or isinstance(error, DistributedError)
+                leaves_others = self.group.size > 1 and not between_updates  # which may wait for this process
+                # A rollout that is sampled ahead may have failed, whoever waited for it.
+                broken_by = error if is_of_sampling or leaves_others else self.sampler.broken_by
+                if broken_by is not None:  # the environments' state cannot be saved
+                    self._give_up(broken_by)
                 self.callbacks.failed(error)
                 self._is_rescued = True
             raise
+
+    def _give_up(self, cause: BaseException) -> None:
+        """Go on without the environments and the other processes, which are lost, and without their last rollout."""
+        self.group.leave()
+        self.sampler.give_up(message_of(cause))
+        if self.group.size > 1 and self.data.is_due:
+            self.data.drop()
+            self.sampler.counts.env_steps = self.steps_learned
 
     @property
     def is_stopping(self) -> bool:

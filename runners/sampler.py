@@ -19,7 +19,7 @@ from torch import Tensor
 from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, Steering, closed, from_json, latest
 from hybridppo.environments.sub_environments import SubEnvironments
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, shown_error
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import allocate
@@ -123,7 +123,7 @@ class Sampler:
         """Calls and changes that wait for the end of the rollout under way."""
         self.failure: str | None = None
         """Why the environments were given up; None if they were not."""
-        self._broken_by: EnvError | None = None
+        self._broken_by: HybridPPOError | None = None
 
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next rollout, or the rest of the one under way."""
@@ -174,8 +174,8 @@ class Sampler:
         unfinished.is_running = False
         try:
             self._fill_wait(unfinished)
-        except EnvError as error:
-            self._broken_by = type(error)(str(error))  # without the traceback, which would keep this sampler alive
+        except BaseException as error:
+            self._note(error)
             raise
 
     def pause(self) -> None:
@@ -196,8 +196,15 @@ class Sampler:
         """Drop the rollout under way, because the environments have failed; their state is not saved any more."""
         self._unfinished, self.failure = None, f"they had failed: {reason}"
 
+    def _note(self, error: BaseException) -> None:
+        """Note an error that has broken off a rollout, without its traceback, which would keep this sampler alive."""
+        if isinstance(error, HybridPPOError):
+            self._broken_by = type(error)(str(error))
+        else:
+            self._broken_by = EnvError(f"a rollout was broken off: {shown_error(error)}")
+
     @property
-    def broken_by(self) -> EnvError | None:
+    def broken_by(self) -> HybridPPOError | None:
         """The error that has broken off a rollout, whoever waited for it; None if there was none."""
         return self._broken_by
 

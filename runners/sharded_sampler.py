@@ -125,7 +125,7 @@ class ShardsSampler(Sampler):
             sampler.give_up(reason)
 
     @property
-    def broken_by(self) -> EnvError | None:  # noqa: D102 - as in the base
+    def broken_by(self) -> HybridPPOError | None:  # noqa: D102 - as in the base
         return next((sampler.broken_by for sampler in self._samplers if sampler.broken_by is not None), None)
 
     @property

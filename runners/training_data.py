@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from hybridppo.agents.ddpg import DDPG
-from hybridppo.errors import ConfigurationError, DistributedError, EnvError, LearnerLostError
+from hybridppo.errors import ConfigurationError, EnvError, TrainingError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
@@ -23,6 +23,9 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import whole
+
+NO_VERSION = -1
+"""In place of an agent's version before an update that cannot be undone, because it is a single step."""
 
 
 class OnPolicyData:
@@ -49,6 +52,8 @@ class OnPolicyData:
         self._max_lag = placement.max_lag
         self._begins_anew = False
         self._metrics: Metrics = {}
+        self._version_before: int | None = None
+        """The agent's version before the update under way; None if there is none."""
 
     @property
     def is_due(self) -> bool:
@@ -113,9 +118,10 @@ class OnPolicyData:
     def learn(self) -> None:
         """Learn from the rollout."""
         with self._placement.learning(self._agent):
+            self._version_before = self._agent.version
             self.lag = self._agent.version - self.rollout.version
             self._metrics = self._agent.update(self._placement.to_learner(self.rollout))
-        self.rollout = None
+        self.rollout = self._version_before = None
 
     def metrics(self) -> Metrics:
         """The metrics of an iteration's updates."""
@@ -126,9 +132,17 @@ class OnPolicyData:
         self._begins_anew = True
 
     def is_whole_after(self, error: BaseException) -> bool:
-        """Whether an error came from outside an update: from environments, or from another process between updates."""
-        is_of_another = isinstance(error, DistributedError) and not isinstance(error, LearnerLostError)
-        return isinstance(error, EnvError) or (is_of_another and not self.is_due)
+        """Whether the agent is as it was between two updates: an error that ends an update undoes it."""
+        return not isinstance(error, TrainingError) and self._version_before in (None, self._agent.version)
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether an update has begun and not ended."""
+        return self._version_before is not None
+
+    def drop(self) -> None:
+        """Forget what was sampled and not learned from."""
+        self.rollout = None
 
     def before_checkpoint(self, directory: Any) -> None:
         """Write what belongs to the next checkpoint and stands in files beside it. Here, there is nothing."""
@@ -211,9 +225,10 @@ class OffPolicyData(OnPolicyData):
         if not self._is_due:
             return
         agent, placement = self._agent, self._placement
+        self._version_before = agent.version if agent.config.steps_per_update > 1 else NO_VERSION
         with placement.learning(agent):
             agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
-        self._is_due = False
+        self._is_due, self._version_before = False, None
 
     def metrics(self) -> Metrics:
         """The metrics of an iteration's updates."""

@@ -14,7 +14,7 @@ import numpy as np
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
 from hybridppo.rollouts.rollout import Layout, RolloutBuffer
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
@@ -75,13 +75,13 @@ class Worker:
             if kind == "restart":  # the environments have failed
                 raise
             return None, error
-        except Exception as error:
+        except failures() as error:
             if kind == "steer":  # the environment's own method has failed, and its worker goes on
                 return None, EnvError(describe_error(error))
             if kind != "load_state":
                 raise
             # for data that are not a state
-            text = f"what was saved of them cannot be read: {type(error).__name__}: {error}"
+            text = f"what was saved of them cannot be read: {shown_error(error)}"
             return None, EnvStateError(text)
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, message_of, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.mlp import has_gradient_hooks
@@ -50,7 +50,6 @@ from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, v
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.rows import OWN
-from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real
 
@@ -213,8 +212,8 @@ class PPO(PolicyAgent):
             return self._advantages(**steps)
         except TypeError as error:
             raise ConfigurationError(
-                f"advantages={shown(self._advantages)} failed: {error}: it must be a function with the arguments "
-                f"{', '.join(steps)}"
+                f"advantages={shown(self._advantages)} failed: {message_of(error)}: it must be a function with the "
+                f"arguments {', '.join(steps)}"
             ) from error
 
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
@@ -261,7 +260,7 @@ class PPO(PolicyAgent):
         if self.critic_memory is not None:
             self.critic_memory.fit(num_columns)
         self.normalization.fit(num_columns)
-        with self._undone_if_stopped():
+        with self._undone_if_broken_off():
             batch = self.batch_of(rollout, loop)
             sizes = self.minibatch_sizes(batch)
             epochs = self._learn(batch, sizes, loop)
@@ -489,12 +488,12 @@ class PPO(PolicyAgent):
         return flat.dot(flat).reshape(1)
 
     @contextmanager
-    def _undone_if_stopped(self) -> Iterator[None]:
+    def _undone_if_broken_off(self) -> Iterator[None]:
         rate = self.current.learning_rate
         try:
-            with super()._undone_if_stopped():
+            with super()._undone_if_broken_off():
                 yield
-        except Stopped:
+        except BaseException:
             if self._adaptive is not None:
                 self._set_adaptive_rate(rate)
             raise

@@ -18,7 +18,7 @@ from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
-from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown
+from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown, shown_error
 from hybridppo.networks.actors import twin_of
 from hybridppo.placements.placement import (
     Migrating,
@@ -134,9 +134,9 @@ class Auto:
             chosen = search.run()
         except Exception as error:
             # Training under the baseline is better than an error here; the same error would come again there.
-            logger.warning("placement auto: not measured, because of %s: %s", type(error).__name__, error)
+            logger.warning("placement auto: not measured, because of %s", shown_error(error))
             search.trials.clear()
-            search.left_out.insert(0, f"all: {type(error).__name__}: {error}")
+            search.left_out.insert(0, f"all: {shown_error(error)}")
             chosen = search.baseline
         table = search.table(chosen)
         spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
@@ -274,7 +274,7 @@ class Search:
             return None
         except (HybridPPOError, RuntimeError, MemoryError) as error:
             # Training goes on under another candidate; an error of all candidates comes again there.
-            self.left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
+            self.left_out.append(f"{candidate.label}: {shown_error(error)}")
             logger.warning("placement auto: left out %s", self.left_out[-1])
             return None
         self.trials[candidate.label] = found

@@ -37,7 +37,7 @@ from hybridppo._version import __version__
 from hybridppo.commands import tools
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse, show
 from hybridppo.commands.train import Resume, Train, train_command
-from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.errors import ConfigurationError, HybridPPOError, failures, shown_error
 from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
@@ -97,7 +97,9 @@ def run_command(parse: Callable[[], Command]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except Exception as error:  # the library's own, or one from an environment's code
+    except failures() as error:  # the library's own, or one from an environment's code
+        if isinstance(error, SystemExit):
+            raise
         if isinstance(error, BrokenPipeError) and not flushed("\n"):
             return EXIT_DONE  # without a reader, the output is not needed any more
         if command is not None and command.debug:
@@ -107,7 +109,7 @@ def run_command(parse: Callable[[], Command]) -> int:
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_ERROR
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, HybridPPOError):
         return str(error)
-    return "; ".join([f"{type(error).__name__}: {error} (--debug shows where)", *getattr(error, "__notes__", ())])
+    return "; ".join([f"{shown_error(error)} (--debug shows where)", *getattr(error, "__notes__", ())])

@@ -24,7 +24,7 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.python_form import PythonAgents, PythonForm, place_of, unknown_field, wanted_of
 from hybridppo.compiled.sources import REMEDY, parsed
-from hybridppo.errors import ENV_FAILURES, EnvError
+from hybridppo.errors import EnvError, failures, shown_error
 
 STEPS, FEWEST_STEPS = 200, 2
 """Steps with one agent. With several agents there are fewer steps, but at least two."""
@@ -50,7 +50,7 @@ def rehearse(definition: Definition) -> None:
         # Compiled code continues with inf or NaN, which the training detects; the environment's own `raise` is
         # compiled.
         return
-    except ENV_FAILURES as error:
+    except failures() as error:
         raise _explained(definition, error) from error
 
 
@@ -125,7 +125,7 @@ def _explained(definition: Definition, error: BaseException) -> EnvError:
     where = f"{own[-1].filename}:{own[-1].lineno}"
     remedy = "" if isinstance(error, IndexError) else f": {REMEDY}"
     return EnvError(
-        f"{definition.name} cannot be compiled: {where}: `{own[-1].line}`: {type(error).__name__}: {error} (found by "
+        f"{definition.name} cannot be compiled: {where}: `{own[-1].line}`: {shown_error(error)} (found by "
         f"stepping it in Python){remedy}"
     )
 

@@ -431,6 +431,6 @@ class CentralRunner(Runner):
 
     def run(self) -> Metrics:  # noqa: D102 - as in the base
         if self.data.rollout is not None:  # sampled under another `distributed=`, and not learned from
-            self.data.rollout = None
+            self.data.drop()
             self.sampler.counts.env_steps = self.steps_learned
         return super().run()

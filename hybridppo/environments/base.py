@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import gymnasium as gym
 
 from hybridppo.environments import info_metrics
-from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -238,7 +238,7 @@ def warned_of_closing(what: str) -> Iterator[None]:
     """A context that turns an error into a warning, because a failing close must not lose a result."""
     try:
         yield
-    except ENV_FAILURES:
+    except failures():
         logger.warning("%s could not be closed", what, exc_info=True)
 
 

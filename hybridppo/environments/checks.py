@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import BadValueError, EnvError, HybridPPOError, shown
+from hybridppo.errors import BadValueError, EnvError, HybridPPOError, message_of, shown, shown_error
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.kinds import map_parts
@@ -173,17 +173,17 @@ def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) ->
 def describe_error(error: BaseException) -> str:
     """An environment's error, with the part of its traceback that lies in the environment."""
     if isinstance(error, (BadValueError, gym.error.DependencyNotInstalled)):  # the latter says what to install
-        return str(error)
+        return message_of(error)
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_of_library(frames):
         frames = frames.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     remedy = ""
-    if isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
+    if isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in message_of(error):
         remedy = " (write reset(self, *, seed=None, options=None), as gymnasium does)"
     elif isinstance(error, SystemExit):
         remedy = " (it called sys.exit() or quit(): return terminated=True to end an episode)"
-    return f"{type(error).__name__}: {error}{remedy}\n{trace}"
+    return f"{shown_error(error)}{remedy}\n{trace}"
 
 
 def _is_of_library(frame: TracebackType) -> bool:

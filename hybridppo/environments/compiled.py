@@ -15,7 +15,7 @@ import numpy as np
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.state import decoded, encoded_array
-from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
+from hybridppo.errors import EnvError, EnvStateError, failures, shown_error
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
@@ -194,8 +194,8 @@ class CompiledEnvironments(Environments):
 
         try:
             self._threads.run(part, count)
-        except ENV_FAILURES as error:
-            what = f"{type(error).__name__}: {error}"
+        except failures() as error:
+            what = shown_error(error)
             if isinstance(error, IndexError):
                 what += f" of its array: step {self.definition.name}() in Python to see where"
             raise self.failure(when, what) from error

@@ -30,7 +30,7 @@ from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked
-from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
+from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_name
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
@@ -226,13 +226,13 @@ def _errors_named(source: str, env_kwargs: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except gym.error.DependencyNotInstalled as error:
-        raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
+        raise EnvError(f"environment {source!r} needs a package that is not installed: {message_of(error)}") from error
     except ConfigurationError:
         raise
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
-        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
+        raise EnvError(f"environment {source!r} cannot be made: {message_of(error)} ({WHERE_TO_LOOK})") from error
     except TypeError as error:
-        if not any(f"unexpected keyword argument '{name}'" in str(error) for name in env_kwargs):
+        if not any(f"unexpected keyword argument '{name}'" in message_of(error) for name in env_kwargs):
             raise
         raise ConfigurationError(
             f"environment {source!r} takes other arguments than env_kwargs has: {error}"

@@ -30,7 +30,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TransformObservation
 
-from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, pip_install, shown
+from hybridppo.errors import ConfigurationError, EnvError, failures, pip_install, shown, shown_error
 from hybridppo.spaces.kinds import map_parts
 
 MAX_SEED = 2**31 - 1
@@ -331,11 +331,11 @@ def import_modules(names: str) -> None:
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
             importlib.import_module(name)
-        except ENV_FAILURES as error:  # any error of the module
+        except failures() as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
             remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
             what = f"the module {name!r}, which is to register environments, cannot be imported"
-            raise EnvError(f"{what}: {type(error).__name__}: {error} ({remedy})") from error
+            raise EnvError(f"{what}: {shown_error(error)} ({remedy})") from error
 
 
 def spec_of(env_id: str) -> EnvSpec:

@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from hybridppo.errors import EnvError
+from hybridppo.errors import EnvError, shown_error
 
 _DEEPEST = 20
 _SCRIPT = "__mp_main__"
@@ -40,7 +40,7 @@ def pack(setup: dict[str, Any], otherwise: str = IN_THIS_PROCESS) -> bytes:
             what, where = "agent", "what needs it"
         raise EnvError(
             f"the {what} cannot be sent to worker processes: {path} is a {type(culprit).__name__}, which cannot be "
-            f"pickled ({type(error).__name__}: {error}). Make it within {where}{otherwise}"
+            f"pickled ({shown_error(error)}). Make it within {where}{otherwise}"
         ) from error
 
 

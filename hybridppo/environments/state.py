@@ -38,7 +38,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from hybridppo.environments.base import EnvState, columns_of
 from hybridppo.environments.checks import describe_error
-from hybridppo.errors import ENV_FAILURES, EnvStateError
+from hybridppo.errors import EnvStateError, failures, shown_error
 from hybridppo.spaces.arrays import Array
 
 Leaves = dict[str, Any]
@@ -192,7 +192,7 @@ def write(environment: Any, leaves: Leaves) -> None:
     except EnvStateError:
         raise
     except Exception as error:  # any error of Python, NumPy or `set_state` for data that it cannot read
-        raise EnvStateError(f"{sorted(differ)} cannot be restored: {type(error).__name__}: {error}") from error
+        raise EnvStateError(f"{sorted(differ)} cannot be restored: {shown_error(error)}") from error
     found = Walk(environment).leaves  # objects that were one may be two now, and others may be left
     others = [path for path in {**leaves, **found} if found.get(path, found) != leaves.get(path, found)]
     if others:
@@ -282,9 +282,9 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
     def get() -> Any:
         try:
             return encoded(value.get_state())
-        except Exception as error:  # any error of the user's
+        except failures() as error:  # any error of the user's
             what = f"get_state() of {kind.__qualname__} failed"
-            raise EnvStateError(f"{what}: {type(error).__name__}: {error}") from error
+            raise EnvStateError(f"{what}: {shown_error(error)}") from error
 
     return get, lambda state: value.set_state(decoded(state))
 
@@ -500,7 +500,7 @@ class EpisodeStart:
                 rows = reset(start["seed"], start["options"])
             for action in actions:
                 rows = step(action)[0]
-        except ENV_FAILURES as error:
+        except failures() as error:
             raise EnvStateError(f"its episode cannot be replayed: {describe_error(error)}") from error
         if not is_as_saved(rows):
             raise EnvStateError(f"{OTHER_ROWS} ({' '.join(hidden)}): {REMEDY}")

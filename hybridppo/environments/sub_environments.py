@@ -22,7 +22,7 @@ from hybridppo.environments.checks import (
 )
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.state import EpisodeStart
-from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError
+from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite, reshaped
 from hybridppo.spaces.kinds import each_of
@@ -86,7 +86,7 @@ class SubEnvironment:
         self.seed = seed if seed is not None else self.seed
         try:
             return self.begin_episode(seed, self.env.reset_options() if self._has_agents else None)
-        except ENV_FAILURES as error:
+        except failures() as error:
             return self.recover(f"in a reset, {num_steps} steps after the first", error)
 
     def recover(self, when: str, error: BaseException, episode_steps: int = 0) -> Any:
@@ -117,7 +117,7 @@ class SubEnvironment:
                 return self._restart()
             except EnvError:  # it cannot be made: another attempt would fail, too
                 raise
-            except ENV_FAILURES as again:
+            except failures() as again:
                 when, error = "when restarted", again
 
     def _restart(self) -> Any:
@@ -314,7 +314,7 @@ class SubEnvironments(Environments):
                 if is_terminated or is_truncated:
                     self._note_end(i, is_terminated, is_truncated)
                     ended.append(i)
-            except ENV_FAILURES as error:
+            except failures() as error:
                 self._recover(i, action, error)
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from hybridppo.environments.base import Environments, EnvState, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of, two_of
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
+from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.observations import ObservationEncoder
@@ -235,7 +235,7 @@ class TensorAgents:
         else:
             try:
                 found = self._env.state()
-            except ENV_FAILURES as error:
+            except failures() as error:
                 raise BadValueError(f"state(): {describe_error(error)}") from error
         return on_device(name, found, shape, self._device).to(torch.float32).flatten(1)
 
@@ -431,7 +431,7 @@ class TensorEnvironments(Environments):
                 return call()
         except EnvError:
             raise
-        except ENV_FAILURES as error:
+        except failures() as error:
             raise self.failure(when, describe_error(error)) from error
 
     def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
@@ -521,7 +521,7 @@ class TensorEnvironments(Environments):
         try:
             with self._accelerator.selected():
                 self.env.set_state(placed)
-        except ENV_FAILURES as error:
+        except failures() as error:
             raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
 
     def state(self) -> list[EnvState]:

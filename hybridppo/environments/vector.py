@@ -28,7 +28,7 @@ from hybridppo.environments.checks import (
 )
 from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.environments.state import Walk, write
-from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
+from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class VectorEnvironments(Environments):
             self._finish_resets()
             observations, _ = two_of(self.vector.reset(seed=seed))
             check_vector_observations(self.encode, self.num_envs, observations)
-        except ENV_FAILURES as error:
+        except failures() as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
 
@@ -110,7 +110,7 @@ class VectorEnvironments(Environments):
         ends = terminated | truncated
         try:
             observations, _ = self.vector.reset(options={"reset_mask": ends})
-        except ENV_FAILURES as error:
+        except failures() as error:
             which = np.flatnonzero(ends).tolist()
             raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
@@ -130,7 +130,7 @@ class VectorEnvironments(Environments):
                 self._infos.vector_step(infos, ended, ~self._resetting, self._resets_at_once)
                 if self.skips_row_after_end:
                     self._resetting = ended
-        except ENV_FAILURES as error:
+        except failures() as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
         return observations, rewards, terminated, truncated, infos
 

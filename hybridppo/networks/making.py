@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_error
 from hybridppo.networks.actors import Network, SharedTrunk
 from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
@@ -195,7 +195,7 @@ def checked_networks(
             made = networks(observation_space, action_space, seen, torch.Generator().manual_seed(seed))
         except TypeError as error:
             raise ConfigurationError(
-                f"networks={shown(networks)} failed: {error}: it must be a function of observation_space, "
+                f"networks={shown(networks)} failed: {message_of(error)}: it must be a function of observation_space, "
                 "action_space, config and generator (docs/networks.md, Networks of your own)"
             ) from error
     for each in fields(config):
@@ -257,6 +257,6 @@ def _outputs(name: str, module: nn.Module, rows: Tensor) -> Any:
         return module(rows)
     except Exception as error:  # a custom module may raise any error
         raise ConfigurationError(
-            f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error} "
+            f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {shown_error(error)} "
             "(a row has all parts of an observation: docs/networks.md, Networks of your own)"
         ) from error

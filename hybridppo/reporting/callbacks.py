@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridppo.environments.base import Steering
 from hybridppo.environments.options import is_held_by_json
-from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_name
+from hybridppo.errors import CallbackError, ConfigurationError, failures, shown, shown_error, shown_name
 from hybridppo.system.messages import ThrottledWarning, shown_number
 from hybridppo.system.validation import plain
 
@@ -263,7 +263,7 @@ class Callbacks:
         """Call a method. An error in it is only logged, because there is a result, or another error, already."""
         try:
             getattr(callback, hook)(self.run, *arguments)
-        except Exception:
+        except failures():
             logger.warning(
                 "the callback %s failed in %s, after iteration %d",
                 shown_name(callback), hook, self.run.iteration, exc_info=True,
@@ -274,16 +274,15 @@ class Callbacks:
         """A context in which an error becomes a `CallbackError` that names the callback."""
         try:
             yield
-        except SystemExit:  # passes as it is, once the training is saved
-            self._has_failed = True
-            raise
-        except Exception as error:
+        except failures() as error:
             if callback.is_of_library:
                 raise
             self._has_failed = True
+            if isinstance(error, SystemExit):  # passes as it is, once the training is saved
+                raise
             raise CallbackError(
                 f"the callback {shown_name(callback)} failed in {hook}, after iteration {self.run.iteration}: "
-                f"{type(error).__name__}: {error}"
+                f"{shown_error(error)}"
             ) from error
 
 

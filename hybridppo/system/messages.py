@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from hybridppo.errors import shown_error
+
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_WARNINGS = 60.0
@@ -88,7 +90,7 @@ class ThrottledWarning:
         if self.failures == 1 or now - self._warned_at > SECONDS_BETWEEN_WARNINGS:
             self._warned_at = now
             times = "" if self.failures == 1 else f" ({self.failures} times in a row)"
-            logger.warning("%s FAILED%s: %s: %s; %s", self._what, times, type(error).__name__, error, consequence)
+            logger.warning("%s FAILED%s: %s; %s", self._what, times, shown_error(error), consequence)
 
     @contextmanager
     def tolerating(self, kind: type[Exception] | tuple[type[Exception], ...], consequence: str) -> Iterator[None]:

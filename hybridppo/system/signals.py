@@ -22,7 +22,7 @@ _MESSAGE_WITHOUT_SAVING = "interrupted: ending this step, with no run directory 
 SECONDS_TO_COME = 10.0
 """Seconds that a starting process may still take after a stop was requested."""
 
-_entered: "list[Interruption]" = []
+entered: "list[Interruption]" = []
 """The interruptions that handle signals at present."""
 
 
@@ -44,11 +44,15 @@ class Interruption:
     """
 
     def __init__(self, saves: bool = True) -> None:
-        self.requested = False
+        self.requested = self.is_urgent = False
+        """Whether a stop was requested, and whether Ctrl-C was pressed again, to stop at once."""
         self._message = _MESSAGE if saves else _MESSAGE_WITHOUT_SAVING
         self._told: list[Callable[[], object]] = []
         self._previous: dict[signal.Signals, Any] = {}
+        self.handlers: dict[signal.Signals, Any] = {}
+        """The handler of each signal that is handled."""
         self.requested_at = 0.0
+        self._has_warned = False
 
     def tell(self, function: Callable[[], object]) -> None:
         """Call a function when a stop is requested, in the signal's handler; at once if it already was."""
@@ -58,16 +62,32 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
-            _entered.append(self)
-            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._request)
-            for number in requests_to_end():
-                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
-                    self._previous[number] = signal.signal(number, self._request)
+            entered.append(self)
+            usual = signal.SIG_DFL, signal.default_int_handler, _interrupt
+            numbers = [signal.SIGINT, *(each for each in requests_to_end() if signal.getsignal(each) in usual)]
+            self.handlers = dict.fromkeys(numbers, self._request)
+            self._previous = {number: signal.signal(number, self._request) for number in numbers}
         return self
+
+    def take_back(self) -> None:
+        """Handle signals again whose handlers other code has replaced, such as an environment's simulator."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        lost = [number for number, own in self.handlers.items() if signal.getsignal(number) != own]
+        for number in lost:
+            signal.signal(number, self._request)
+        if lost and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the handler of %s was replaced during the training, perhaps by an environment: it is set again before "
+                "every iteration, so that this signal saves the training; set a handler of your own before training",
+                " and ".join(number.name for number in lost),
+            )
 
     def _request(self, signum: int, frame: FrameType | None) -> None:
         if self.requested:
             if signum == signal.SIGINT:
+                self.is_urgent = True
                 signal.default_int_handler(signum, frame)
             return
         self.requested, self.requested_at = True, time.monotonic()
@@ -80,11 +100,12 @@ class Interruption:
             os.write(2, f"{self._message}\n".encode())
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.handlers.clear()
         while self._previous:
             signal.signal(*self._previous.popitem())
         self._told.clear()  # functions would keep their objects alive
-        if self in _entered:
-            _entered.remove(self)
+        if self in entered:
+            entered.remove(self)
         if isinstance(error, Stopped):  # there was nothing to save yet
             raise KeyboardInterrupt(str(error)) from None
 
@@ -95,11 +116,11 @@ def _leave_signals_to_the_parent() -> None:
     With the training's handlers, the copy would ignore SIGTERM, and the process that sent it would wait forever. The
     copy ignores Ctrl-C: it also reaches the training, which needs the workers for its last step.
     """
-    for interruption in reversed(_entered):
+    for interruption in reversed(entered):
         for number, previous in interruption._previous.items():
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else previous)
         interruption._previous.clear()
-    _entered.clear()
+    entered.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -120,7 +141,7 @@ def give_up_if_stopped(whom: str) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     now = time.monotonic()
-    if any(each.requested and now - each.requested_at > SECONDS_TO_COME for each in _entered):
+    if any(each.requested and now - each.requested_at > SECONDS_TO_COME for each in entered):
         raise Stopped(f"stopped, while {whom} was still starting")
 
 

@@ -27,7 +27,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.environments.wrappers import mask_for_sample
-from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, failures, shown_name
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -425,7 +425,7 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         raise
     except EnvError as error:
         report.add("error", str(error))
-    except ENV_FAILURES as error:
+    except failures() as error:
         report.add("error", f"{what}: {describe_error(error)}")
 
 

@@ -14,7 +14,7 @@ from hybridppo.auto.auto import MARGIN, Limits, limits_of
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown_error
 from hybridppo.system.messages import markdown_table
 from hybridppo.system.validation import require_bools, require_seconds, require_whole
 
@@ -63,7 +63,7 @@ def compare_placements(
         try:
             trials.append(training.try_out(candidate, seconds))
         except (HybridPPOError, RuntimeError, MemoryError) as error:
-            left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
+            left_out.append(f"{candidate.label}: {shown_error(error)}")
     if not trials:
         raise ConfigurationError(f"nothing could be measured: {left_out[0]}")
     chosen, *others = [each for each in trials if max_lag or each.candidate.name != "overlap"] or trials[:1]

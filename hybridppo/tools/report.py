@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hybridppo.agents.registry import AGENTS
-from hybridppo.errors import RunDirectoryError
+from hybridppo.errors import RunDirectoryError, shown_error
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail, making, read_lines, read_object, replace_synced
 from hybridppo.settings import GROUPS, Settings, fields_of
@@ -188,7 +188,7 @@ def _placement(run: Run) -> str:
         heads = ("tried", *(f"{part} ms" for part in columns))
         return text + (_table(rows, heads=heads, bold={table["chosen"]}) if rows else "")
     except (KeyError, TypeError, AttributeError) as error:
-        message = f"{run.path / 'placements.json'} is damaged: {type(error).__name__}: {error}"
+        message = f"{run.path / 'placements.json'} is damaged: {shown_error(error)}"
         raise RunDirectoryError(message) from error
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 from collections.abc import Callable
 from itertools import cycle, product
 from pathlib import Path
@@ -22,6 +23,7 @@ from tensor_environments import Broken
 
 import hybridppo
 from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
+from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.filling import Stepper
@@ -308,6 +310,129 @@ def test_an_update_that_fails_is_not_saved(tmp_path: Path) -> None:
         train(config=ppo_config(**SIZES, learning_rate=1e30), run_dir=path)
     assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == 0
     assert "hybridppo resume" not in str(caught.value)
+
+
+class Undescribed(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise IndexError("no text")
+
+
+class NoException(BaseException):
+    """As asyncio.CancelledError is."""
+
+
+ODD: list[type[BaseException]] = [Undescribed, GeneratorExit, NoException, SystemExit]
+
+
+class Odd(Failing):
+    """Raises an odd error once in the process, and is as usual from then on."""
+
+    def __init__(self, error: type[BaseException], there: list[int]) -> None:
+        super().__init__("step")
+        self.error, self.there = error, there
+
+    def _look(self, where: str) -> None:
+        if where == self.fails_in and self.steps == self.after and self.there:
+            self.there.clear()
+            raise self.error
+
+
+@pytest.mark.parametrize("error", ODD)
+def test_any_error_of_an_environment_has_a_message_or_restarts_it(error: type[BaseException], tmp_path: Path) -> None:
+    path, there = tmp_path / "run", [1]
+    with pytest.raises(EnvError, match=rf"failed in step .*: {error.__name__}: (.|\n)*hybridppo resume"):
+        train(env=lambda: Odd(error, there), run_dir=path)
+    assert last_iteration(path) == 2
+    there.append(1)
+    assert train(env=lambda: Odd(error, there), on_env_error="restart").metrics["env_restarts"] == 1
+
+
+class Interrupting(hybridppo.Callback):
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+
+    def on_rollout(self, run: Any) -> None:
+        if run.iteration == 2:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", ODD)
+def test_any_error_of_a_callback_is_rescued(error: type[BaseException], tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    kept = SystemExit if error is SystemExit else hybridppo.CallbackError
+    with pytest.raises(kept):
+        train(run_dir=path, callbacks=[Interrupting(error)])
+    assert last_iteration(path) == 2
+
+
+class FailingLoss:
+    """PPO's loss, which fails in a minibatch, once."""
+
+    def __init__(self, error: type[BaseException] | None) -> None:
+        self._error, self._calls = error, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._calls += 1
+        if self._calls == 6 and self._error is not None:
+            raise self._error
+        return ppo_loss(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("error", "way"),
+    [(Undescribed, "in this process"), (NoException, "overlapping, in a thread"), (MemoryError, "in this process")],
+)
+def test_a_loss_that_fails_costs_nothing(error: type[BaseException], way: str, tmp_path: Path) -> None:
+    path, options = tmp_path / "run", WAYS[way]()
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        train(run_dir=path, loss=FailingLoss(error), **options)
+    assert caught.type in (error, hybridppo.OutOfMemoryError)
+    assert last_iteration(path) == 2
+    resumed = hybridppo.resume(path, env=Failing, loss=FailingLoss(None), progress=False)
+    whole = train(loss=FailingLoss(None), **options)
+    assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+
+
+class Simulator(Failing):
+    """Replaces the handler of Ctrl-C."""
+
+    def __init__(self, after: int = 10**6) -> None:
+        super().__init__("step", after)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _look(self, where: str) -> None:
+        if where == self.fails_in and self.steps == self.after:
+            raise KeyboardInterrupt  # as the handler does
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ctrl_c_in_a_step_after_an_environment_replaced_the_handler_is_rescued(
+    num_workers: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(hybridppo.TrainingInterrupted, match="go on with"):
+        train(env=lambda: Simulator(40), run_dir=path, num_workers=num_workers)
+    assert last_iteration(path) == 2
+    hybridppo.resume(path, env=Failing, progress=False)
+
+
+class PressesCtrlC(hybridppo.Callback):
+    def on_rollout(self, run: Any) -> None:
+        if run.iteration == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_is_a_request_again_from_the_next_iteration_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    result = train(
+        env=Simulator, run_dir=tmp_path / "run", callbacks=[PressesCtrlC()], on_interrupt="return"
+    )  # fmt: skip
+    assert result.interrupted
+    assert signal.getsignal(signal.SIGINT) is before
+    assert caplog.text.count("the handler of SIGINT was replaced") == 1
+    assert "in the middle of a step" not in caplog.text
+    resumed = hybridppo.resume(tmp_path / "run", env=Simulator, progress=False)
+    assert torch.equal(resumed.agent.parameters.values, train().agent.parameters.values)
 
 
 def test_without_a_run_directory_nothing_is_said_to_be_saved() -> None:

@@ -44,10 +44,12 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.signals import Stopped
-from hybridppo.system.validation import held_by_json, require_bools, require_path, whole
+from hybridppo.system.validation import held_by_json, require_bools, require_path, require_whole, whole
 
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
+Seed = int | np.random.Generator | None
+"""A seed of random actions, or their generator."""
 RATES = {"learning_rate", "critic_learning_rate"}
 """The hyperparameters that an optimization loop gets at every step."""
 
@@ -286,6 +288,7 @@ class PolicyAgent:
         action_mask: Any = None,
         state: Any = NO_STATE,
         batch: bool = False,
+        seed: Seed = None,
     ) -> Any:
         """The action for one observation, as the environment's `step` takes it; or a batch of actions.
 
@@ -293,20 +296,22 @@ class PolicyAgent:
             observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
                 gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
             deterministic: True for the most probable action (for DDPG and TD3, the actor's own); False for a random
-                one, drawn from a generator that the operating system seeds.
+                one.
             action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
                 `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
                 a mask for each observation.
             state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
                 returned. With `batch`, `[N, size]`, in which a row of zeros starts an episode.
             batch: whether `observation` is a batch; the result is then a batch, too.
+            seed: a generator of NumPy's that draws a random action; or a seed, which gives the same draw in each call.
+                None for a seed of the operating system.
 
         Returns:
             The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
             memory.
 
         Raises:
-            ConfigurationError: if `deterministic` or `batch` is neither True nor False.
+            ConfigurationError: if `deterministic` or `batch` is neither True nor False, or `seed` is invalid.
             EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
         """
         require_bools(deterministic=deterministic, batch=batch)
@@ -321,7 +326,7 @@ class PolicyAgent:
             if deterministic:
                 actions = self.distribution.mode(actor(rows))
             else:
-                actions = Drawing(self.distribution, np.random.default_rng(), len(rows)).actions(actor, rows)
+                actions = Drawing(self.distribution, generator_of(seed), len(rows)).actions(actor, rows)
         found = self.distribution.to_env(actions)
         found = found if batch else first_of(self.action_space)(found)
         if state is NO_STATE:
@@ -584,6 +589,16 @@ def _checked_state(state: Any, shape: tuple[int, ...]) -> NDArray[Any]:
             f"starts, got {shown(state)}"
         )
     return given.reshape(-1, shape[-1])
+
+
+def generator_of(seed: Seed) -> np.random.Generator:
+    """The generator itself; or a new one with this seed, or with one of the operating system.
+
+    Raises:
+        ConfigurationError: if it is no seed.
+    """
+    is_given = seed is None or isinstance(seed, np.random.Generator)
+    return np.random.default_rng(seed if is_given else require_whole("seed", seed, 0, below=2**128))
 
 
 def library_class(agent: Any) -> Any:

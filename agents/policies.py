@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import NO_STATE, save_agent
+from hybridppo.agents.agent import NO_STATE, Seed, generator_of, save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.distributions.base import Distribution, as_dtype
@@ -327,6 +327,7 @@ class Policies:
         action_mask: Any = None,
         state: Any = NO_STATE,
         batch: bool = False,
+        seed: Seed = None,
     ) -> Any:
         """The actions of the present agents, by name; with `state`, a pair of them and the next states.
 
@@ -336,12 +337,14 @@ class Policies:
             action_mask: masks by the agents' names, if the policies were trained with masks.
             state: states by the agents' names; None starts an episode.
             batch: whether each agent has a batch of observations and of masks.
+            seed: as in the `act` of one agent.
         """
+        seed = generator_of(seed)
         masks = {} if action_mask is None else action_mask
         has_state = state is not NO_STATE
         states = (state or {}) if has_state else dict.fromkeys(observation, NO_STATE)
         acted = {
-            name: self.agent_of(name).act(own, deterministic, masks.get(name), states.get(name), batch)
+            name: self.agent_of(name).act(own, deterministic, masks.get(name), states.get(name), batch, seed)
             for name, own in observation.items()
         }
         return tuple({name: pair[i] for name, pair in acted.items()} for i in range(2)) if has_state else acted

@@ -330,6 +330,20 @@ def test_a_batch_of_observations_is_a_batch_of_actions(name: str) -> None:
     assert not np.array_equal(drawn, agent.act(batch, deterministic=False, batch=True))
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_seed_or_a_generator_draws_the_actions(name: str) -> None:
+    agent, observation = reference(name)[0].agent, np.zeros((64, 3), np.float32)
+    draw = partial(agent.act, observation, deterministic=False, batch=True)
+    np.testing.assert_array_equal(draw(seed=1), draw(seed=1))
+    assert not np.array_equal(draw(seed=1), draw(seed=2))
+    generator, same = np.random.default_rng(1), np.random.default_rng(1)
+    drawn = [draw(seed=generator) for _ in range(2)]
+    assert not np.array_equal(*drawn)
+    np.testing.assert_array_equal(drawn, [draw(seed=same) for _ in range(2)])
+    with pytest.raises(hybridppo.ConfigurationError, match="seed must be a whole number of at least 0, got 'one'"):
+        draw(seed="one")
+
+
 # What goes wrong
 
 

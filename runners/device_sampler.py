@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hybridppo.distributions.base import words
 from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import warned_of_bounds
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import DeviceError
@@ -20,7 +21,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
 from hybridppo.runners.counts import Counts, EpisodeStatistics
-from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like, warned_of_bounds
+from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
@@ -279,6 +280,9 @@ class BaseDeviceSampler(Sampler):
             finals = self._finals(final_rows)
             numbers = self._encode.layout.numbers(block.observations), block.rewards, finals
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
+            if not self.counts.env_steps:  # only one row, and only once, because it is copied to the host
+                nobody = torch.zeros_like(block.terminated) if block.absent is None else block.absent
+                warned_of_bounds(self._encode, block.observations[-2:-1].cpu().numpy(), nobody[-1:].cpu().numpy())
             if not self.counts.add_block(block, is_finite):
                 self._refuse_numbers()
             actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)
@@ -356,15 +360,6 @@ class DeviceSampler(BaseDeviceSampler):
         self._block.outputs[t].copy_(self._actor.on_device(self._block.observations[t]))
         self._on_device.act(t)
         self._on_device.step(t)
-
-    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
-        rollout, block = super()._read(unfinished), self._block
-        if not self._has_warned:
-            assert block.absent is not None  # of compiled environments
-            # Only one row, and only once, because it is copied to the host.
-            warned_of_bounds(self._encode, block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
-            self._has_warned = True
-        return rollout
 
     def _finals(self, rows: Tensor) -> Tensor:
         return self._on_device.finals(rows)

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.checks import require_spaces_of, warned_of_bounds
 from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -79,6 +79,7 @@ def evaluate(
     should_stop: Callable[[], bool] = lambda: False,
     is_over: Callable[[], bool] = lambda: False,
     memory: MemoryLayout | None = None,
+    warns_of_bounds: bool = True,
 ) -> Evaluation:
     """Run `episodes` episodes from freshly reset environments.
 
@@ -97,6 +98,7 @@ def evaluate(
         should_stop: called before each step.
         is_over: called before each step; if it returns True, the evaluation has the episodes that ended before.
         memory: layout of the state of a recurrent actor.
+        warns_of_bounds: whether to look for numbers out of bounds in the first and the last observations.
 
     Raises:
         Stopped: if `should_stop` returns True.
@@ -105,7 +107,7 @@ def evaluate(
         environments.measure_infos(environments.info_names)
     tally = _Tally(environments, episodes, on_episode)
     drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
-    observations = environments.reset(seed)
+    observations = first = environments.reset(seed)
     remembered = EpisodeMemory.of(environments, memory)
     if remembered is not None:
         remembered.begin(actor)
@@ -121,6 +123,10 @@ def evaluate(
         if remembered is not None:
             remembered.after(actor, ends, environments.restarted, environments.waiting)
         tally.add(rewards, ends)
+    if warns_of_bounds:
+        nobody = np.zeros(environments.num_envs, np.bool_)
+        absent = nobody if environments.absent is None else environments.absent
+        warned_of_bounds(environments.encode, np.stack((first, observations)), np.stack((absent, absent)))
     infos = metrics_of([environments.take_infos()]) if environments.info_names else {}
     return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents), infos)
 
@@ -171,6 +177,7 @@ class Episodes:
         return evaluate(
             actor, self.distribution, environments,
             episodes=self.episodes, seed=self.seed, should_stop=should_stop, memory=self.memory,
+            warns_of_bounds=False,  # the training does so
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, Steering, closed, from_json, latest
+from hybridppo.environments.checks import warned_of_bounds
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, shown_error
 from hybridppo.interfaces import Metrics, SamplingActor
@@ -27,7 +28,6 @@ from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 from hybridppo.system.validation import part_of, whole
@@ -319,7 +319,9 @@ class Sampler:
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
-            self._has_warned = warned_of_bounds(self._encode, buffer.observations[:-1], buffer.absent | buffer.waiting)
+            rows, frames = buffer.observations[:-1], self._encode.frames
+            rows = rows if frames is None else frames.repeated(rows)
+            self._has_warned = warned_of_bounds(self._encode, rows, buffer.absent | buffer.waiting)
         turns = None
         if buffer.waiting.any():
             buffer, valid, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._plan.memory)
@@ -622,26 +624,6 @@ def on_one_thread(fill: Callable[[], tuple[int, FinalObservations]]) -> tuple[in
         return fill()
     with one_blas_thread():
         return fill()
-
-
-def warned_of_bounds(encode: ObservationEncoder, rows: Array, may_be_zeros: Array) -> bool:
-    """Warn of observations outside the bounds of their space; return whether there are any.
-
-    Args:
-        encode: encodes observations.
-        rows: observations, `[T, N, *row]`.
-        may_be_zeros: which rows are of agents that do not act.
-    """
-    warning = encode.warning_of_bounds(rows if encode.frames is None else encode.frames.repeated(rows))
-    if warning is not None and may_be_zeros.any():
-        warning = encode.warning_of_bounds(rows[~may_be_zeros])
-    if warning is not None:
-        logger.warning(
-            "%s: give the space the true bounds (-inf and inf if there are none), or fix the environment. The "
-            "training uses these observations unchanged, and does not warn again",
-            warning,
-        )
-    return warning is not None
 
 
 def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -> None:

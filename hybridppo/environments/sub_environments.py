@@ -199,12 +199,12 @@ class SubEnvironment:
         return self._cast(observation), np.asarray(reward).item(), *ends, info
 
     def _cast(self, observation: Any) -> Any:
-        """An observation in the type of its `Box`, or as an encoded row; bounds of vectors are not checked again."""
+        """An observation in the type of its `Box`, or as an encoded row."""
         if not self._encode.is_array:
             return self._encode.one(observation)
         if self._encode.image is None:
             return reshaped(observation, self._encode.space.shape)
-        return self._encode.checked(observation, bounds=False)
+        return self._encode.checked(observation)
 
     def _failure(self, when: str, error: BaseException) -> EnvError:
         return EnvError(f"environment {self.index} (seed {self.seed}) failed {when}: {describe_error(error)}")
@@ -305,7 +305,7 @@ class SubEnvironments(Environments):
             try:
                 observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
                 if shape is not None and getattr(observation, "shape", None) != shape:  # a list has none
-                    observation = self.encode.checked(observation, bounds=False)
+                    observation = self.encode.checked(observation)
                 if dtype is not None and observation.dtype != dtype:
                     observation = self.encode.checked(observation)
                 rows[i] = observation

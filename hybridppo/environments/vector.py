@@ -163,7 +163,7 @@ class VectorEnvironments(Environments):
     def _fault_of(self, observations: Any, error: Exception) -> Exception:
         """The fault of observations that cannot be encoded, with the first environment whose observation it is."""
         try:
-            check_vector_observations(self.encode, self.num_envs, observations, bounds=False)
+            check_vector_observations(self.encode, self.num_envs, observations)
         except BadValueError as fault:
             return fault
         except Exception:  # any error of NumPy for what is no number

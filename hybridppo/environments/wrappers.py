@@ -85,7 +85,7 @@ class RowMaker:
             observation: the observation.
             info: the info.
             has_ended: whether the mask may allow no action, or be missing.
-            is_checked: whether the bounds of the observation are checked.
+            is_checked: whether the shape and the type of the observation are checked.
 
         Raises:
             BadValueError: if there is no mask, or the mask or the observation is invalid.

@@ -90,23 +90,9 @@ def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
     return array
 
 
-def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Array:
-    """Where numbers lie outside of their bounds by more than rounding explains.
-
-    Args:
-        array: the numbers.
-        low: lower bounds, possibly infinite.
-        high: upper bounds, possibly infinite.
-        share: of the width between two bounds; numbers may lie out of the bounds by so much.
-    """
-    a_little: Any = 0.0
-    if share:  # each bound is scaled by itself, in float64: high - low of the largest bounds would overflow
-        both = np.isfinite(low) & np.isfinite(high)
-        a_little = share * np.where(both, high, 0.0).astype(np.float64) - share * np.where(both, low, 0.0)
-    slack = [
-        np.maximum(1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))), a_little)
-        for bound in (low, high)
-    ]
+def is_outside(array: Array, low: Array, high: Array) -> Array:
+    """Where numbers lie outside of their bounds, possibly infinite, by more than rounding explains."""
+    slack = [1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))) for bound in (low, high)]
     with np.errstate(over="ignore"):
         outside: Array = (array < low - slack[0]) | (array > high + slack[1])
     return outside

@@ -24,7 +24,6 @@ from hybridppo.spaces.checks import (
     as_numbers,
     as_truths,
     checked_whole,
-    is_outside,
     require_finite,
     reshaped,
 )
@@ -32,9 +31,6 @@ from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.rows import ImageLayout
 
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
-A_LITTLE = 0.1
-"""How far a number of a first observation may lie out of its bounds, as a share of their width. Bounds are often
-careless, so a small excess is only a warning; a larger one means that the space does not belong to the observation."""
 
 
 class Kind(Generic[SpaceT]):
@@ -80,12 +76,8 @@ class Kind(Generic[SpaceT]):
         """
         raise UnsupportedSpaceError(self.space, self.path)
 
-    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
-        """The observation in the type of its space, cast if that loses nothing.
-
-        Args:
-            observation: one observation.
-            bounds: whether numbers must lie within the bounds of their `Box`.
+    def checked(self, observation: Any) -> Any:
+        """One observation in the type of its space, cast if that loses nothing. Bounds are not checked.
 
         Raises:
             BadValueError: if its shape, type or values do not fit the space.
@@ -130,7 +122,7 @@ class BoxKind(Kind[gym.spaces.Box]):
             array = np.stack([self.checked(image) for image in array.reshape(-1, *self.space.shape)])
         rows[...] = array.reshape(rows.shape)
 
-    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+    def checked(self, observation: Any) -> Array:  # noqa: D102 - as in the base
         space, name = self.space, f"its observation{self.path}"
         array = as_numbers(name, observation)
         require_finite(name, array)
@@ -142,16 +134,9 @@ class BoxKind(Kind[gym.spaces.Box]):
                 f"{name} is of {array.dtype} and has numbers that are not whole, but its space is of {space.dtype}: "
                 "give the space the type of the observations"
             )
-        if not bounds and self.image is None:
-            return array
-        outside = is_outside(array, space.low, space.high, A_LITTLE if self.image is None else 0.0)
-        if outside.any():
-            at = tuple(np.argwhere(outside)[0].tolist())
-            raise BadValueError(
-                f"{name}{list(at) if at else ''} is {array[at]}, outside of the bounds of its space, "
-                f"{space.low[at]} to {space.high[at]}: give the space the true bounds (-inf and inf where there are "
-                "none)"
-            )
+        if self.image is not None and array.dtype != np.uint8 and (no_bytes := (array < 0) | (array > 255)).any():
+            at = tuple(np.argwhere(no_bytes)[0].tolist())
+            raise BadValueError(f"{name}{list(at)} is {array[at]}, and images must be bytes, 0 to 255")
         return array
 
     def bounds(self) -> tuple[Array, Array]:  # noqa: D102 - as in the base
@@ -214,7 +199,7 @@ class ChoicesKind(Kind[Any]):
         rows[...] = 0.0
         np.put_along_axis(rows, (indices + self._places).astype(np.int64), 1.0, -1)
 
-    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+    def checked(self, observation: Any) -> Array:  # noqa: D102 - as in the base
         self.write(observation, np.empty(self.size, np.float32))
         return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
 
@@ -341,9 +326,9 @@ class CompositeKind(Kind[Any]):
     def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
         return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
 
-    def checked(self, observation: Any, *, bounds: bool = True) -> Any:  # noqa: D102 - as in the base
+    def checked(self, observation: Any) -> Any:  # noqa: D102 - as in the base
         items = self._items(observation, "its observation")
-        return self.joined([part.checked(value, bounds=bounds) for part, value in items])
+        return self.joined([part.checked(value) for part, value in items])
 
     def each(self, batch: Any) -> Iterator[Any]:  # noqa: D102 - as in the base
         singles = [part.each(batch[key]) for key, part in self._parts.items()]

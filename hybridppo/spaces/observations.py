@@ -156,13 +156,13 @@ class ObservationEncoder:
         for (leaf, part), value in zip(self.parts, values, strict=True):
             leaf.write(value, (numbers if leaf.image is None else rows)[..., part])
 
-    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
-        """One observation in the type of its space, cast if that loses nothing; `bounds` also checks the bounds.
+    def checked(self, observation: Any) -> Any:
+        """One observation in the type of its space, cast if that loses nothing.
 
         Raises:
             BadValueError: if its shape, type or values do not fit the space.
         """
-        return self._kind.checked(observation, bounds=bounds)
+        return self._kind.checked(observation)
 
     def check_shapes(self, observations: Any, num_envs: int) -> None:
         """Refuse a batch whose shapes do not fit the space.
@@ -198,28 +198,35 @@ class ObservationEncoder:
             at = int(np.flatnonzero(~np.isfinite(numbers))[0])
             raise BadValueError(f"{name}{self.names[at]} is {numbers[at]}")
 
-    def warning_of_bounds(self, rows: Array) -> str | None:
-        """A warning that names the numbers of rows `[..., *shape]` furthest out of bounds; None if all are within."""
-        low, high = self.bounds
-        if not rows.size or not (np.isfinite(low).any() or np.isfinite(high).any()):
-            return None
-        numbers = self.layout.numbers(rows)
-        # Reduce over time first, which is vectorised; reducing over few numbers of a row is not.
-        least, most = numbers.min(0), numbers.max(0)
-        each = -1, self.layout.num_numbers
-        return self.warning_of_extremes(np.stack((least.reshape(each).min(0), most.reshape(each).max(0))))
+    def warning_of_bounds(self, rows: Array, left_out: Array) -> str | None:
+        """A warning that names an entry of rows out of bounds, and its value; None if all are within.
 
-    def warning_of_extremes(self, extremes: Array) -> str | None:
-        """The same warning, from the minimum and maximum of each number, `[2, numbers]`."""
-        low, high = self.bounds
-        if (extremes[0] >= low).all() and (extremes[1] <= high).all():  # what rounding explains is not looked for
-            return None
-        outside = is_outside(extremes, low, high)
-        if not outside.any():
-            return None
-        _, at = np.argwhere(outside)[0].tolist()
-        value = extremes[0, at] if outside[0, at] else extremes[1, at]
-        return f"observation{self.names[at]} was {value}, outside of the bounds of its space, {low[at]} to {high[at]}"
+        Args:
+            rows: observations, `[T, N, *shape]`.
+            left_out: which rows do not count, `[T, N]`.
+        """
+        found = self._outside(rows)
+        return self._outside(rows[~left_out][None]) if found is not None and left_out.any() else found
+
+    def _outside(self, rows: Array) -> str | None:
+        bounded: list[Any] = []
+        if np.isfinite(self.bounds).any():
+            bounded.append((self.names, *self.bounds, self.layout.numbers(rows)))
+        for leaf, place in self.parts:
+            if leaf.image is not None and (leaf.space.low.any() or (leaf.space.high < 255).any()):
+                low, high = leaf.space.low.ravel(), leaf.space.high.ravel()
+                bounded.append(([leaf.path] * leaf.size, low, high, rows.reshape(*rows.shape[:2], -1)[..., place]))
+        for names, low, high, values in bounded if rows.size else ():
+            # Reduce over time first, which is vectorised; reducing over few numbers of a row is not.
+            least, most = values.min(0).min(0), values.max(0).max(0)
+            if (least >= low).all() and (most <= high).all():  # what rounding explains is not looked for
+                continue
+            for extreme in (least, most):
+                if (outside := is_outside(extreme, low, high)).any():
+                    at = int(outside.argmax())
+                    was = f"observation{names[at]} was {extreme[at]}"
+                    return f"{was}, outside of the bounds of its space, {low[at]} to {high[at]}"
+        return None
 
 
 def encoders_of(spaces: Sequence[gym.Space[Any]]) -> list[ObservationEncoder]:

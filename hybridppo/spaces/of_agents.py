@@ -39,9 +39,14 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
         return next(parts, None)
 
     @cached_property
+    def encoders(self) -> dict[str, ObservationEncoder]:
+        """An encoder for each agent; equal spaces share one."""
+        return dict(zip(self.spaces, encoders_of([*self.spaces.values()]), strict=True))
+
+    @cached_property
     def layout(self) -> RowLayout:  # type: ignore[override]
         """The layout of the row of any agent."""
-        return RowLayout(max(ObservationEncoder(space).size for space in self.spaces.values()))
+        return RowLayout(max(encode.size for encode in self.encoders.values()))
 
     @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]
@@ -50,7 +55,7 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:  # type: ignore[override]
-        """Infinite bounds: each agent's own bounds are checked when it observes."""
+        """Infinite bounds, because those of the agents differ."""
         ends = np.full(self.layout.num_numbers, np.inf, np.float32)
         return -ends, ends
 

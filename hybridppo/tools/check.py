@@ -19,7 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checks import describe_error, doubts_about
+from hybridppo.environments.checks import describe_error, doubts_about, outside_of_bounds
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.packages import import_modules, note_of
@@ -105,14 +105,17 @@ class Seen:
         self._encode = encode
         self.extremes = np.outer((np.inf, -np.inf), np.ones(encode.layout.num_numbers))
         """The smallest and the largest value of each number of an observation."""
+        self.outside: str | None = None
+        """A warning of an observation out of bounds."""
         self.rewards: list[float] = []
         self.step_seconds: list[float] = []
         self.reset_seconds: list[float] = []
 
-    def add(self, rows: Array, rewards: list[float]) -> None:
-        """Add rows `[N, *shape]` and rewards."""
+    def add(self, rows: Array, left_out: Array, rewards: list[float]) -> None:
+        """Add rows `[N, *shape]`, but those left out, and rewards."""
         self.rewards += rewards
-        numbers = self._encode.layout.numbers(rows)
+        self.outside = self.outside or outside_of_bounds(self._encode, rows[None], left_out[None])
+        numbers = self._encode.layout.numbers(rows[~left_out])
         if numbers.size:  # images have none
             least, most = self.extremes
             np.minimum(least, numbers.min(0), out=least)
@@ -122,8 +125,8 @@ class Seen:
         """Report the times, and frequent reasons why learning fails."""
         report.seconds_per_step = float(np.median(self.step_seconds or self.reset_seconds))
         report.seconds_per_reset = float(np.median(self.reset_seconds))
-        if outside := self._encode.warning_of_extremes(self.extremes):
-            report.add("warning", outside, "give the space the true bounds (-inf and inf if there are none)")
+        if self.outside is not None:
+            report.add("warning", self.outside, "give the space the true bounds (-inf and inf if there are none)")
         largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
         if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             fix = "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)"
@@ -300,7 +303,7 @@ class _Check:
             ended = (terminated | truncated) & ~absent
             # A step that ends an episode includes a reset.
             (seen.reset_seconds if ended.any() else seen.step_seconds).append(took)
-            seen.add(before[~(absent | waiting)], rewards[~absent].tolist())
+            seen.add(before, absent | waiting, rewards[~absent].tolist())
             before = rows.copy()
             lengths += ~absent
             report.episode_lengths += lengths[ended].tolist()

@@ -761,9 +761,8 @@ def test_large_finite_observations_are_no_fault() -> None:
         ([[0.0, 0.0], [0.0]], "its observation is not an array"),
         (None, "its observation is not a number or an array of numbers: None"),
         ("left", "its observation is not a number or an array of numbers: 'left'"),
-        (np.array([0.0, 1.5], np.float32), "its observation[1] is 1.5, outside of the bounds of its space, -1.0 to 1"),
     ],
-    ids=["shape", "shape that would be broadcast", "ragged", "none", "text", "range"],
+    ids=["shape", "shape that would be broadcast", "ragged", "none", "text"],
 )
 def test_wrong_observation(observation: Any, words: str, step: int) -> None:
     with pytest.raises(EnvError) as raised:
@@ -793,7 +792,7 @@ def test_wrong_observation_shape_later_on() -> None:
         collect(make_environments(source, 2))
 
 
-@pytest.mark.parametrize(("number", "words"), [(0.5, "not whole"), (300, "outside of the bounds")])
+@pytest.mark.parametrize(("number", "words"), [(0.5, "not whole"), (300, "must be bytes")])
 def test_an_image_of_other_numbers_later_on_is_refused_and_not_cut_to_bytes(number: float, words: str) -> None:
     good, image = np.zeros((8, 8, 1), np.uint8), np.full((8, 8, 1), number)
     source = partial(FaultyEnv, at(1, 7, with_observation(image)), observation_space=Box(0, 255, good.shape, np.uint8))
@@ -856,15 +855,11 @@ def test_whole_observations_of_a_discrete_space_are_cast() -> None:
     ("change", "words"),
     [
         (lambda o, r, *rest: (o[:, :1], r, *rest), r"the 3 observations must be of shape \(3, 2\), not \(3, 1\)"),
-        (
-            lambda o, r, *rest: (o + 2.0, r, *rest),
-            r"environment 0 of the vector: its observation\[0\] is 2.25",
-        ),
         (lambda o, r, *rest: (o, r[:, None], *rest), r"rewards must be an array of 3 numbers, and is of .* \(3, 1\)"),
         (lambda o, r, *rest: (o, r.tolist(), *rest), r"rewards must be an array of 3 numbers, and is \[1.0"),
         (lambda *values: values[:4], "its step returned a tuple of 4 instead of the five values of gymnasium.vector"),
     ],
-    ids=["shape", "range", "reward shape", "reward list", "four values"],
+    ids=["shape", "reward shape", "reward list", "four values"],
 )
 def test_wrong_values_of_a_vector_that_the_user_made(change: Any, words: str) -> None:
     class Changed(SyncVectorEnv):

@@ -225,10 +225,6 @@ BAD: dict[str, tuple[Callable[[], FaultyAgents], str]] = {
         at(5, part(0, "agent_1", np.zeros(4, np.float32))),
         "agent 'agent_1': its observation is of shape (4,), and that of its space is (3,)",
     ),
-    "an observation out of bounds in the first step": (
-        at(1, part(0, "agent_1", np.full(3, 1e5))),
-        "agent 'agent_1': its observation[0] is 100000.0, outside of the bounds of its space",
-    ),
     "an agent forgotten": (
         at(4, part(1, "agent_1", None)),
         "its step returned no rewards of agent 'agent_1', which has not left",

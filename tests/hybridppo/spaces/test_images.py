@@ -169,7 +169,7 @@ def test_a_mask_beside_an_image_leaves_it_bytes() -> None:
             np.full((6, 6, 1), 0.5),
             "observation is of float64 and has numbers that are not whole, but its space is of uint8",
         ),
-        (np.full((6, 6, 1), 256), r"observation\[0, 0, 0\] is 256, outside of the bounds of its space, 0 to 255"),
+        (np.full((6, 6, 1), 256), r"observation\[0, 0, 0\] is 256, and images must be bytes, 0 to 255"),
         (np.zeros((1, 6, 6), np.uint8), None),
         (np.zeros((5, 6, 1), np.uint8), r"observation is of shape \(5, 6, 1\), and that of its space is \(6, 6, 1\)"),
     ],
@@ -204,7 +204,7 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
             np.testing.assert_array_equal(rows, np.stack([expected] * 2))
     for given, words in (
         (expected / 255.0 + 0.5, "has numbers that are not whole"),
-        (expected.astype(np.int64) + 1, r"is 256, outside of the bounds of its space, 0 to 255"),
+        (expected.astype(np.int64) + 1, r"is 256, and images must be bytes, 0 to 255"),
         (expected.transpose(1, 0, 2), r"must be of shape \(6, 5, 1\), and is of shape \(5, 6, 1\)"),
     ):
         with pytest.raises(EnvError, match=words):

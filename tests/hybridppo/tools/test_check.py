@@ -105,11 +105,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "as its action_space, and has 4 of builtins: set self.act",
     ),
     "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
-    "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "error", "outside of the bounds"),
+    "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "warning", "outside of the bounds"),
     "outside later": (
         variant(observation_space=Box(-4.0, 4.0, (1,))),
         "warning",
-        r"observation\[0\] was -8.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
+        r"observation\[0\] was -?5.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
     ),
     "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
     "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),

@@ -191,7 +191,7 @@ class ProcessGroup(SingleProcess):
                         "they can reach this machine"
                     )
                 give_up_if_stopped(self._names(missing))
-                time.sleep(0.05)
+                time.sleep(0.01)
 
     def _require(self, ranks: Iterable[int]) -> None:
         """Raise a RuntimeError if one of these processes has ended, or has reported why it ends."""

@@ -106,7 +106,7 @@ def wait_for_ends(processes: Iterable["subprocess.Popen[bytes]"], seconds: float
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 """The environment of processes with one thread each, because the processes are the parallelism."""
 
-SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class SharedArrays:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,6 +73,23 @@ def wait_until(holds: Callable[[], object], process: Any = None, *, what: str = 
         time.sleep(0.01)
 
 
+def still_alive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended within so many seconds. A zombie has ended: whoever inherited it may reap it later."""
+    alive = list(processes)
+    deadline = time.monotonic() + seconds
+    while alive := [process for process in alive if _is_alive(process)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment variables that the library sets for worker processes, and that are read when NumPy is imported."""
 
@@ -127,10 +144,7 @@ def processes_of(module: str) -> list[psutil.Process]:
 
 def living_copies() -> dict[psutil.Process, str]:
     """Processes of workers and learners that are copies of a warm one, and the module that each of them runs."""
-    for copy in list(_copies):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if copy.is_running() and copy.status() != psutil.STATUS_ZOMBIE:
-                continue
+    for copy in [copy for copy in _copies if not _is_alive(copy)]:
         del _copies[copy]
     return dict(_copies)
 

@@ -684,9 +684,9 @@ def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
 
 def test_names_outside_the_encoding_of_the_output_are_escaped(run_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(run_dir, tmp_path / "日")
-    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
-    process = run_python("-m", "hybridppo", "report", "日", cwd=tmp_path, env=environment, warm=False)
-    assert (process.returncode, process.stderr) == (0, "")
+    code = "import io, sys; sys.stdout = io.TextIOWrapper(open(1, 'wb'), 'cp1252'); import hybridppo.__main__ as it; "
+    process = run_python("-c", f"{code}it.main()", "resume", "日", "--no-progress", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     assert "\\u65e5" in process.stdout
 
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import torch
 from ppo_settings import ppo_config
-from processes import start_python, wait_until, workers_of
+from processes import start_python, still_alive, wait_until, workers_of
 from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
@@ -318,8 +318,7 @@ class Process:
         except psutil.NoSuchProcess:  # it has ended already
             children = []
         _, errors = self.popen.communicate(timeout=120)
-        _, alive = psutil.wait_procs(children, timeout=20)
-        assert not alive
+        assert not still_alive(children, 20.0)
         return self.popen.returncode, errors
 
 

@@ -561,14 +561,15 @@ def test_worker_killed_or_hung_is_replaced_with_restart(
     fault: Any, num_workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = partial(FaultyEnv, at(4, 23, fault))
-    result = train(source, num_workers=num_workers, on_env_error="restart", worker_timeout=1.0)
+    result = train(source, num_workers=num_workers, on_env_error="restart", worker_timeout=0.5)
     lost = NUM_ENVS // num_workers
     assert result.metrics["env_restarts"] == lost
     # All that the worker had sampled of the second rollout is lost; where that is everything, it is sampled again.
     assert (result.metrics["env_steps"] + (lost * SMALL.num_steps) % 96) % 96 == 0
     assert result.metrics["env_steps"] >= 700
     assert result.metrics["episode_length_mean"] == result.metrics["episode_return_mean"] == 10.0
-    assert ("killed by SIGKILL" if fault is die else "has made no step for 1 s, after 6 of its rollout") in caplog.text
+    how = "killed by SIGKILL" if fault is die else "has made no step for 0.5 s, after 6 of its rollout"
+    assert how in caplog.text
     assert not worker_processes()
 
 
@@ -651,26 +652,26 @@ def test_worker_killed_again_and_again_is_an_error() -> None:
 
 @posix
 def test_step_hangs_and_the_worker_is_named() -> None:
-    where = r"worker 1 \(environments 3 to 5\) has made no step for 1 s, after 6 of its rollout: .*worker_timeout"
+    where = r"worker 1 \(environments 3 to 5\) has made no step for 0\.5 s, after 6 of its rollout: .*worker_timeout"
     with pytest.raises(EnvError, match=where):
-        train(partial(FaultyEnv, at(4, 23, hang)), num_workers=2, worker_timeout=1.0)
+        train(partial(FaultyEnv, at(4, 23, hang)), num_workers=2, worker_timeout=0.5)
     assert not worker_processes()
 
 
 @posix
 def test_the_first_reset_hangs_and_the_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "SECONDS_TO_START", 1.5)
-    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 1.5 s, after 0 of"):
-        train(partial(FaultyEnv, at(4, 0, hang)), num_workers=1, worker_timeout=1.0)
+    monkeypatch.setattr(processes, "SECONDS_TO_START", 0.6)
+    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 0\.6 s, after 0 of"):
+        train(partial(FaultyEnv, at(4, 0, hang)), num_workers=1, worker_timeout=0.3)
     assert not worker_processes()
 
 
 def test_slow_steps_are_no_hang() -> None:
     def fault(env: FaultyEnv, result: Any) -> Any:
-        time.sleep(0.02)  # a rollout of 96 steps takes longer than the timeout
+        time.sleep(0.01)  # a rollout of 96 steps takes longer than the timeout
         return result
 
-    train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=1.5, total_steps=96)
+    train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=0.6, total_steps=96)
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])

@@ -409,12 +409,12 @@ class Slow(Interrupting):
 
     def step(self, action: Any) -> Any:
         if self.is_evaluated:
-            time.sleep(1.0)
+            time.sleep(0.3)
         return ScriptedEnv.step(self, action)
 
 
 def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_ends_both(tmp_path: Path) -> None:
-    stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    stop = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     options = {
         "env": Slow,
         "evaluate_async": True,

@@ -365,7 +365,7 @@ def test_a_search_finds_that_workers_pay() -> None:
         def step(self, action: Any) -> Any:
             import time
 
-            time.sleep(0.005)
+            time.sleep(0.003)
             return np.zeros(3, np.float32), 0.0, False, False, {}
 
     found = Search(training(Sleeping), replace(LIMITS, cores=2))

@@ -506,7 +506,7 @@ def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> 
     """Let this process look as if torchrun had started it; returns the port at which learners meet."""
     from hybridppo.distributed import learners
 
-    monkeypatch.setattr(learners, "SECONDS_TO_START", 1.0)
+    monkeypatch.setattr(learners, "SECONDS_TO_START", 0.2)
     port = free_port()
     variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in variables.items():
@@ -555,7 +555,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_first(monkeypatch: pytest.Monke
         taken.listen()
         message = rf"learner 0 cannot listen at 127.0.0.1:{port} .*is the port taken\? Choose another"
         with pytest.raises(DistributedError, match=message):
-            train(distributed="multi", worker_timeout=1.0)
+            train(distributed="multi", worker_timeout=0.3)
 
 
 def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,7 +580,7 @@ def test_a_run_that_is_not_shared_is_refused_by_learners_of_torchrun(
 def test_a_learner_says_where_it_does_not_find_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     port = as_torchrun_would(1, 2, monkeypatch)
     with pytest.raises(DistributedError, match=rf"learner 1 does not reach the first at 127.0.0.1:{port}"):
-        train(distributed="multi", worker_timeout=1.0)
+        train(distributed="multi", worker_timeout=0.3)
 
 
 def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,8 +593,8 @@ def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.Monk
 
 def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 3, monkeypatch)
-    with pytest.raises(DistributedError, match="learners 1, 2 of 3 did not start within 1 s"):
-        train(distributed="multi", worker_timeout=1.0, config=ppo_config(num_envs=3))
+    with pytest.raises(DistributedError, match=r"learners 1, 2 of 3 did not start within 0\.3 s"):
+        train(distributed="multi", worker_timeout=0.3, config=ppo_config(num_envs=3))
 
 
 def free_port() -> int:

@@ -350,13 +350,14 @@ def test_pictures_are_files_with_every_group(by: str, tmp_path: Path, capsys: py
         make_run(tmp_path / "runs" / f"a{seed}", [1.0 * seed, 2.0, 3.0], seed=seed)
         make_run(tmp_path / "runs" / f"b{seed}", [5.0, 2.0 * seed, 3.0], seed=seed, learning_rate=0.1)
     make_run(tmp_path / "runs" / "c", [1.0, 2.0], env_id="C-v0")
-    for name in ("new/curves.svg", "curves.png", "curves.pdf"):
+    for name in ("new/curves.svg", "curves.png", "curves.pdf")[: 3 if by == "steps" else 1]:
         with pytest.raises(SystemExit) as exited:
             main(["plot", str(tmp_path / "runs"), "--output", str(tmp_path / name), "--by", by])
         assert exited.value.code == 0
     assert "A-v0: learning_rate 0.1, 3 seeds" in capsys.readouterr().out
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
-    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+    if by == "steps":
+        assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+        assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
     picture = ElementTree.parse(tmp_path / "new" / "curves.svg").getroot()
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     bands = [

@@ -69,6 +69,13 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the rest of the page: the curves take nearly all of its time."""
+    monkeypatch.setattr(report, "_curves", lambda run: "")
+
+
+@pytest.mark.usefixtures("no_curves")
 def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     options = {"seed": 7, "placement": "auto", "progress": False, "vectorization": "sync"}
@@ -77,7 +84,9 @@ def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
     assert line in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
 
 
-def test_evaluations_have_a_curve_and_a_result_is_that_of_a_run_that_has_not_gone_on(tmp_path: Path) -> None:
+def test_evaluations_have_a_curve_and_a_result_is_that_of_a_run_that_has_not_gone_on(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     run, config = tmp_path / "run", PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     # With this seed, all evaluations have the same mean.
     options = {"seed": 1098027073, "evaluate_every": 64, "evaluate_episodes": 2, "vectorization": "sync"}
@@ -89,6 +98,7 @@ def test_evaluations_have_a_curve_and_a_result_is_that_of_a_run_that_has_not_gon
     stop = [lambda metrics: signal.raise_signal(signal.SIGTERM)]
     with pytest.raises(TrainingInterrupted):
         hybridppo.resume(run, total_steps=320, progress=False, loggers=stop)
+    request.getfixturevalue("no_curves")
     texts = Page(hybridppo.write_report(run).read_text(encoding="utf-8")).texts
     assert "60% of 320 steps" in texts
     assert "The run has not ended, or was interrupted." in texts
@@ -117,6 +127,7 @@ def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[
     assert len(strong) == 8  # as many settings as were given
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_the_page_shows_all_settings(run_dir: Path, tmp_path: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     given = {"env_kwargs": {"size": 8}, "frame_stack": 4, "clip_rewards": True, "start_from": "first", "num_workers": 3}
@@ -171,6 +182,7 @@ def test_the_page_needs_nothing_but_itself(run_dir: Path) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_a_video_is_held_and_a_large_one_linked_to(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video = run_dir / "video.mp4"
     video.write_bytes(b"frames")
@@ -184,6 +196,7 @@ def test_a_video_is_held_and_a_large_one_linked_to(run_dir: Path, monkeypatch: p
         video.unlink()
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
@@ -224,6 +237,7 @@ def test_metrics_that_not_every_iteration_has_have_curves_and_evaluations_have_t
     assert "evaluation_env_steps" not in found
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_the_result_of_a_run_that_has_gone_on_since_is_not_shown(run_dir: Path, tmp_path: Path) -> None:
     for name in ("config.json", "result.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((run_dir / name).read_bytes())
@@ -238,6 +252,7 @@ def test_the_result_of_a_run_that_has_gone_on_since_is_not_shown(run_dir: Path, 
     assert "The run has not ended, or was interrupted." in texts
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_auto_that_could_not_measure_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +268,7 @@ def test_auto_that_could_not_measure_is_reported_with_the_reason(
     assert any(re.match(r"auto: cpu.*; not measured \(all: ZeroDivisionError: no second", text) for text in page.texts)
 
 
+@pytest.mark.usefixtures("no_curves")
 def test_a_command_that_is_no_unicode_is_escaped(run_dir: Path, tmp_path: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     command = os.fsdecode(b"hybridppo train --run-dir l\xe4tin")

@@ -8,6 +8,7 @@ python warm_process.py --serve-workers-with-torch ADDRESS      with these and to
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -46,21 +47,17 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
-def import_trainers() -> None:
-    """Import what trainings import."""
-    import hybridppo.commands.main
-    import hybridppo.training  # noqa: F401
-
-
-def import_workers() -> None:
-    """Import what worker processes import."""
-    import hybridppo.runners.worker  # noqa: F401
-
-
+TRAINERS = ("hybridppo.commands.main", "hybridppo.learner_process", "hybridppo.training")
+"""What trainings import."""
+WORKERS = (
+    "gymnasium.envs.classic_control", "hybridppo.distributions.of_policies", "hybridppo.runners.evaluation",
+    "hybridppo.runners.worker", "pytest", "network_kinds", "space_kinds", "toy_agents", "toy_environments",
+)  # fmt: skip
+"""What worker processes import, also for the environments of tests."""
 SERVES = {
-    "--serve": (import_trainers,),
-    "--serve-workers": (import_workers,),
-    "--serve-workers-with-torch": (import_trainers, import_workers),
+    "--serve": TRAINERS,
+    "--serve-workers": WORKERS,
+    "--serve-workers-with-torch": (*TRAINERS, *WORKERS),
 }
 
 
@@ -182,9 +179,11 @@ def _end(code: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] in SERVES:
-        sys.path[0] = ROOT
-        for imports in SERVES[sys.argv[1]]:
-            imports()
+        here, sys.path[0] = sys.path[0], ROOT
+        sys.path.append(here)
+        for name in SERVES[sys.argv[1]]:
+            importlib.import_module(name)
+        sys.path.remove(here)
         serve(sys.argv[2])
     else:
         run(sys.argv[1:])

@@ -53,7 +53,7 @@ REMEMBERING = {
     "in torch": {**MEMORIES, "sign": replace(MEMORIES["sign"], layer_norm=True)},
 }
 """Policies with a memory. To add one, add a line."""
-STEPS = 3 * 64
+STEPS = 2 * 64
 
 
 def train(**options: Any) -> hybridppo.TrainResult:

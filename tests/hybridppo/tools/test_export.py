@@ -110,7 +110,7 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> None:
 
     settings: dict[str, Any] = {**SMALL, "hidden_sizes": (8, 8), **config}
     options = {"seed": 0, "placement": "cpu", "progress": False, "action_masks": masks}
-    hybridppo.train(make, total_steps=64, config=ppo_config(**settings), run_dir=path, **options)
+    hybridppo.train(make, total_steps=32, config=ppo_config(**settings), run_dir=path, **options)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def _in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
 def test_a_policy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
-    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.torch", check_steps=60)
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.torch", check_steps=30)
     assert exported.largest_difference < 1e-4
     if name in OF_IMAGES:
         return

@@ -115,7 +115,7 @@ class OptimizationLoop:
         Raises:
             Stopped: before a step if the agent's `should_stop` returns True.
         """
-        if self.exchange.is_alone:
+        if self.exchange.is_alone and self.backend.all_steps is not None:
             table: Tensor | None = self.backend.all_steps(epoch, sizes, setting)
             if table is not None:
                 return table

@@ -8,6 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -333,7 +334,7 @@ class Sampler:
             returns = None if returns is None else np.take_along_axis(returns, last_rows, 0)
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the same outputs as the actions.
-        with one_torch_thread():
+        with one_torch_thread() if torch.get_num_threads() > 1 else nullcontext():
             log_probs = self._plan.distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
         columns = {name: getattr(buffer, name) for name in COLUMNS_AS_WRITTEN}
         columns |= {

@@ -1,6 +1,6 @@
-"""The batch that PPO learns from, and how epochs shuffle it and cut it into minibatches."""
+"""From a rollout to minibatches: normalised observations and rewards, rows or sequences, and the shuffled epochs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -10,11 +10,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks.normalization import (
+    Moments,
+    NormalizedNetwork,
+    ObservationNormalizer,
+    RunningMoments,
+    moments_of,
+)
+from hybridppo.networks.numpy_actors import EPSILON, LIMIT
 from hybridppo.networks.recurrent import Segments
-from hybridppo.rollouts.rollout import Columns
+from hybridppo.rollouts.advantages import discounted_sums
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import Columns, Rollout
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent
 
+EVERY = slice(None)
 STATES = ("actor_states", "critic_states")
 """Columns without an axis of time."""
 FLAGS = ("starts", "valid")
@@ -240,3 +254,281 @@ def _minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequ
     for size in sorted(set(sizes)):
         numbers = [number for number, each in enumerate(sizes) if each == size]
         yield numbers, torch.stack([parts[number] for number in numbers], -2)
+
+
+def values_of_rows(backend: Any, observations: Tensor, finals: Tensor) -> tuple[Tensor, Tensor]:
+    """The critic's values `[T + 1, N]` and `[K]`, without gradient, in one batched pass.
+
+    Args:
+        backend: the backend with the critic.
+        observations: `[T + 1, N, *row]`.
+        finals: `[K, *row]`, the final observations.
+    """
+    # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
+    shape, rows = observations.shape[:2], observations.flatten(0, 1)
+    values, final_values = backend.values(torch.cat((rows, finals))).tensor_split([len(rows)])
+    return values.view(shape), final_values
+
+
+class CriticMemory(nn.Module):
+    """The state of a recurrent critic, which is kept between rollouts.
+
+    Before each sequence of a batch, the actor's state is the one that acted. The critic's is from its pass over the
+    rollout, which begins where the pass over the last rollout ended.
+    """
+
+    critic_state: Tensor
+
+    def __init__(self, memory: MemoryLayout) -> None:
+        super().__init__()
+        self._length, self._memory = memory.sequence_length, memory
+        # A buffer, so that it is moved and saved.
+        self.register_buffer("critic_state", torch.zeros(0, memory.state_size))
+        self._critic_states = self._next = self.critic_state
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the states of `N` columns, if there is none yet."""
+        if len(self.critic_state) != num_columns:
+            self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
+        self._next = self.critic_state.clone()
+
+    @torch.no_grad()
+    def values(
+        self, critic: Any, observations: Tensor, finals: Tensor, rollout: Rollout, columns: slice = EVERY
+    ) -> tuple[Tensor, Tensor]:
+        """As `values_of_rows`, sequence by sequence in the order of time; call `sequences` with the same rollout next.
+
+        Args:
+            critic: the recurrent critic.
+            observations: `[T + 1, N, *row]`.
+            finals: `[K, *row]`, the final observations.
+            rollout: the rollout.
+            columns: its columns among those of all parts.
+        """
+        starts: Any = rollout.starts  # from a sampler that knows the layout of the state
+        num_rows, state = len(observations), self.critic_state[columns]
+        # The last observation is seen with the state after the last step; if it begins an episode, its value is not
+        # used. If agents take turns, it may have been acted on.
+        ended = (rollout.terminated | rollout.truncated)[-1:]
+        starts = torch.cat((starts, torch.zeros_like(ended) if rollout.turns is None else ended))
+        values, after, firsts = [], [], []
+        for first in range(0, num_rows, self._length):
+            part = slice(first, first + self._length)
+            firsts.append(state)
+            of_part, states = critic(observations[part], state, starts[part])  # [T, B, 1] and [T, B, state]
+            values.append(of_part.squeeze(-1))
+            after.append(states)
+            state = states[-1]
+        states = torch.cat(after)
+        self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
+        if rollout.turns is None:
+            self._next[columns] = states[num_rows - 2]
+        else:  # after the last turn of each column
+            last = (rollout.turns - 1).clamp(min=0)[..., None].expand(1, *states.shape[1:])
+            after_turns = states.gather(0, last)[0]
+            self._next[columns] = torch.where(rollout.turns[0, :, None] > 0, after_turns, self.critic_state[columns])
+        if not len(finals):
+            return torch.cat(values), finals.new_zeros(0, dtype=torch.float32)
+        before = states.flatten(0, 1).index_select(0, rollout.final_rows)
+        goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
+        return torch.cat(values), critic(finals.unsqueeze(0), before, goes_on)[0][0, :, 0]
+
+    def sequences(self, steps: Batch, rollout: Rollout) -> Batch:
+        """Every column of the rollout cut into sequences; those without steps are left out."""
+        assert rollout.states is not None  # from a sampler that knows the layout of the state
+        assert rollout.starts is not None
+        missing = -len(rollout.rewards) % self._length
+
+        def cut(column: Tensor) -> Tensor:
+            """`[T, N, ...] -> [L, S, ...]` with `S = T / L * N`."""
+            if missing:
+                column = torch.cat((column, column.new_zeros((missing, *column.shape[1:]))))
+            # A view, whose order in memory gradients depend on.
+            return column.view(-1, self._length, *column.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+        flags = torch.stack((rollout.starts, rollout.are_steps))
+        # Waits for the device, so that minibatches need not.
+        starts, valid = (cut(flags).numpy() for flags in torch.tensor(flags.tolist()))
+        states = {"actor_states": rollout.states.flatten(0, 1), "critic_states": self._critic_states}
+        sequences = steps.map(cut).with_columns(**states, starts=starts, valid=valid)
+        # A minibatch without steps would have no mean.
+        with_steps = np.flatnonzero(valid.any(0))
+        if len(with_steps) == len(sequences):
+            return sequences
+        return sequences.gather(sent(with_steps, sequences.device))
+
+    def learned(self) -> None:
+        """Let the next rollout continue where this one ended."""
+        self.critic_state.copy_(self._next)
+
+
+def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
+    """The numbers `[T + 1, N, K]` of the frames of each stack: each frame with those before it in its episode.
+
+    Frames are numbered `[K - 1 + T + 1, N]`, those of the rollout's history first. An episode begins in the row after
+    an end, and its first frame stands for those before it.
+    """
+    num_rows, num_envs = rollout.observations.shape[:2]
+    before, device = num_frames - 1, rollout.observations.device
+    rows = torch.arange(num_rows, device=device).unsqueeze(-1)
+    # The row in which the episode of each row begins; -(K - 1), the start of the history, if it began earlier.
+    begins = torch.full((num_rows, num_envs), -before, device=device)
+    begins[1:] = torch.where(rollout.terminated | rollout.truncated, rows[1:], -before)
+    begins = begins.cummax(0).values
+    offsets = torch.arange(-before, 1, device=device)
+    # [T + 1, N, K]: the frame of that age, or the first of the episode.
+    steps = torch.maximum((rows + offsets).unsqueeze(1), begins.unsqueeze(-1))
+    return (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
+
+
+def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
+    """Refuse hyperparameters that cannot learn from stacks of frames.
+
+    Raises:
+        ConfigurationError: with the name of the option.
+    """
+    for field, plain in (("recurrent", None), ("pool_size", 1)):
+        value = getattr(config, field)
+        if encode.frames is not None and value != plain:
+            raise ConfigurationError(
+                f"{field}={value!r} does not work with stacks of frames (frame_stack={encode.frames.num_frames}): "
+                "leave one of the two out"
+            )
+
+
+Together = Callable[[str, Sequence[Moments]], Moments]
+"""Combines the moments of several parts, as `Exchange.moments`."""
+
+
+class Normalization(nn.Module):
+    """The moments of observations and of rewards, as configured; they change once per update.
+
+    Args:
+        config: the hyperparameters.
+        encode: encoder of the observations.
+    """
+
+    def __init__(self, config: PPOConfig, encode: ObservationEncoder) -> None:
+        super().__init__()
+        # Images are not normalised.
+        normalizes = config.normalize_observations and encode.measured.any()
+        self._frames = encode.frames
+        # The moments of stacks are those of a frame.
+        measured = encode.measured if encode.frames is None else encode.measured[: encode.frames.size]
+        self.observations = ObservationNormalizer(encode.layout, measured) if normalizes else None
+        self.rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
+
+    def before(self, network: nn.Module) -> nn.Module:
+        """The network with normalised observations."""
+        return network if self.observations is None else NormalizedNetwork(self.observations, network)
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the state that the columns of a rollout carry on."""
+        if self.rewards is not None:
+            self.rewards.fit(num_columns)
+
+    def of_observations(self, rollout: Rollout, *, raw: bool = False) -> tuple[Tensor, Tensor]:
+        """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, normalised unless `raw`."""
+        normalize: nn.Module = nn.Identity() if raw or self.observations is None else self.observations
+        observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
+        if self._frames is None:
+            return observations, finals
+        numbers = numbers_of_frames(rollout, self._frames.num_frames)
+        frames = torch.cat((normalize(rollout.history), observations)).flatten(0, 1)
+        frames = frames.index_select(0, numbers.flatten()).view(-1, numbers.shape[-1], *frames.shape[1:])
+        stacks: Tensor = self._frames.stacked(frames)
+        return stacks.view(*numbers.shape[:2], *stacks.shape[1:]), finals
+
+    def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
+        """The rewards to learn from, `[T, N]` of each part.
+
+        Args:
+            parts: the parts of a rollout.
+            together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
+        """
+        rewards = [part.rewards for part in parts]
+        if self.rewards is None:
+            return rewards
+        if together is not None:
+            first, found = 0, []
+            for part in parts:
+                columns = slice(first, first := first + part.rewards.shape[1])
+                found.append(self.rewards.gathered(part, columns))
+            rewards = [of_part for of_part, _ in found]
+            self.rewards.merge(*together("rewards", [moments for _, moments in found]))
+        return [self.rewards.scaled(of_part) for of_part in rewards]
+
+    @torch.no_grad()
+    def learned(self, parts: Sequence[Rollout], together: Together) -> None:
+        """Update the moments of observations. Only after an update: actions were drawn with the moments before."""
+        if self.observations is None:
+            return
+        found = [self.observations.moments_of(part.steps(part.observations[:-1])) for part in parts]
+        self.observations.merge(*together("observations", found))
+
+    @property
+    def parts(self) -> "dict[str, ObservationNormalizer | RewardNormalizer]":
+        """The normalisers that are configured, by name, each with `moments` and `merge`."""
+        parts = {"observations": self.observations, "rewards": self.rewards}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def largest_variance(self, like: Tensor) -> Tensor:
+        """The largest of all variances, `[1]`; not finite if a moment is too large, 0 if nothing is normalised."""
+        variances = [part.moments.variance.reshape(-1) for part in self.parts.values()]
+        return torch.cat(variances).amax(0, keepdim=True) if variances else like.new_zeros(1)
+
+    def changing(self) -> list[Tensor]:
+        """The tensors that change before the end of an update."""
+        return [] if self.rewards is None else list(self.rewards.buffers())
+
+
+class RewardNormalizer(nn.Module):
+    """Divides rewards by the deviation of the discounted return so far, and clips them to 10.
+
+    The return is the discounted sum of the rewards of an episode up to a step, as in gymnasium's `NormalizeReward` and
+    OpenAI's baselines ("37 details", details for continuous actions, 8).
+
+    Args:
+        gamma: discount per step.
+    """
+
+    returns: Tensor
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__()
+        self.moments = RunningMoments()
+        self.gamma = gamma
+        self.register_buffer("returns", torch.zeros(0))
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the returns so far of `N` columns, if there is none yet."""
+        if len(self.returns) != num_columns:
+            self.returns = self.returns.new_zeros(num_columns)
+
+    def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
+        """Add returns with these moments."""
+        self.moments.merge(mean, variance, number)
+
+    @torch.no_grad()
+    def gathered(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[Tensor, Moments]:
+        """The rewards with 0 for rows that are not steps, and the moments of the returns so far.
+
+        Args:
+            rollout: the rollout.
+            columns: its columns among all.
+        """
+        rewards = torch.where(rollout.are_steps, rollout.rewards, 0.0)  # rows that are not steps may have any value
+        if rollout.returns_so_far is not None:
+            return rewards, moments_of(rollout.steps(rollout.returns_so_far))
+        goes_on = self.gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
+        # return[t] = reward[t] + goes_on[t - 1] * return[t - 1], computed backwards in reversed time.
+        terms, decay = rewards.clone(), torch.zeros_like(rewards)
+        terms[0] += self.returns[columns]
+        decay[1:] = goes_on[:-1]
+        returns = discounted_sums(terms=terms.flip(0), decay=decay.flip(0)).flip(0)
+        self.returns[columns] = goes_on[-1] * returns[-1]
+        return rewards, moments_of(rollout.steps(returns))
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """The rewards, normalised by the present moments."""
+        return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)

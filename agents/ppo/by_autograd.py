@@ -7,67 +7,56 @@ a CPU. `backend_for` in `ppo.py` chooses.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hybridppo.agents.agent import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, approx_kl, checked, clip_fraction, scalars, without_padding
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import shared_trunk_of
-from hybridppo.networks.modes import learning_mode, rounding
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a backend computes the gradient of: the loss of these networks."""
-
-    agent: Any
-    """The agent, a `PPO`: with the loss, its present hyperparameters, the parameters and the optimizer."""
-    actor: nn.Module
-    critic: nn.Module
-    distribution: Distribution
-    config: PPOConfig
+from hybridppo.networks.modes import Precision, float32_products, learning_mode, rounding
 
 
 class Backend:
     """The gradient of the loss by autograd, for any networks on any device; the reference for other backends.
 
     It views the parameters in their present memory: make another backend after they have moved.
+
+    Args:
+        agent: a `PPO`, with the loss, its present hyperparameters, the networks, the parameters and the optimizer.
+        precision: of products; None for that of the agent's configuration.
     """
 
     written_in: str | None = None
     """The file with the gradient written out by hand; None if autograd computes it."""
+    all_steps: Any = None
+    """Makes all steps of an epoch in place of the loop, with the arguments of `OptimizationLoop.epoch`; it may return
+    None, so that the loop makes them. None if the backend has no such method."""
 
-    def __init__(self, objective: Objective) -> None:
-        self._agent, self._config, self._parameters = objective.agent, objective.config, objective.agent.parameters
-        self._actor, self.critic, self._distribution = objective.actor, objective.critic, objective.distribution
+    def __init__(self, agent: Any, precision: Precision | None = None) -> None:
+        self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
+        self._actor, self.critic = agent.actor_network, agent.critic_network
+        self._distribution: Distribution = agent.distribution
         trunk = shared_trunk_of(self._actor)
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self.critic
         self._learning = learning_mode(*networks, *self._agent.modules_of.values())
         self.extra_names: tuple[str, ...] | None = None
         """Names of the extra metrics of a custom loss; None before the first minibatch."""
-        self._rounding = rounding(self._config.precision, self._parameters.values.device, networks)
+        device = self._parameters.values.device
+        self._rounding = rounding(self._config.precision if precision is None else precision, device, networks)
 
-    def threads(self) -> AbstractContextManager[None]:
-        """A context for a whole update, with the number of threads that suits this backend."""
-        return nullcontext()
+    def updating(self) -> AbstractContextManager[None]:
+        """A context for a whole update, with the precision and the number of threads that suit this backend."""
+        return float32_products(self._config.precision, self._parameters.values.device)
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """An epoch's batch cut into minibatches for `gradient`, which are views."""
         return epoch.split(sizes)
-
-    def all_steps(self, epoch: Batch, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
-
-        Some backends are much faster this way. The loop does not call it if several processes share an update.
-        """
-        return None
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """Fill the gradient of the parameters with that of the loss.
@@ -120,16 +109,11 @@ class Backend:
         return loss, statistics
 
     def descend(self, clip_range: float | Tensor | None = None) -> Tensor | float:
-        """Clip the gradient and step along it; return its norm before clipping."""
-        norm = self.clip()
-        self._agent.optimizer.step()
-        return norm
-
-    def clip(self) -> Tensor | float:
-        """Clip the gradient to `max_grad_norm`; return its norm before."""
+        """Clip the gradient to `max_grad_norm` and step along it; return its norm before clipping."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
         gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._agent.optimizer.step()
         return norm
 
     def _forward(self, minibatch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo import numba_loops as loops
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend, Objective
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
@@ -103,17 +103,17 @@ class CompiledBackend(Backend):
 
     written_in = "agents/ppo/numba_loops.py"
 
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
         self._module = compiled_loops()
-        actor, critic = objective.actor, objective.critic
+        actor, critic = agent.actor_network, agent.critic_network
         twin = mlp_twin(actor)
         values = self._parameters.values
         self._flat, self._flat_gradient = array_of(values), array_of(self._parameters.gradient)
         self._sizes, offsets = _layers_in(values, actor, critic)
         log_std = actor.log_std if isinstance(actor, Network) else None
         free = 0 if log_std is None else place_of(log_std, values)
-        head = (*_actions_of(objective.distribution), free, twin.mask_size)
+        head = (*_actions_of(agent.distribution), free, twin.mask_size)
         bounds = _as_int64([0, offsets[loops.CRITIC, 0, 0], len(values)])
         self._settings = np.zeros(loops.NUM_SETTINGS)
         self._form = self._sizes, offsets, bounds, *head, twin.activation == "tanh"
@@ -122,17 +122,17 @@ class CompiledBackend(Backend):
         self._threads = SideBySide("hybridppo-update")
 
     @staticmethod
-    def supports(objective: Objective) -> bool:
+    def supports(agent: Any) -> bool:
         """Whether loss, distribution and networks are known: a part of what `NumpyBackend` knows, in float32."""
         return (
-            objective.config.pool_size == 1
-            and all(map(is_drawn, leaves_of(objective.distribution)))
-            and NumpyBackend.supports(objective)
-            and all(map(_sees_the_first_numbers, (objective.actor, objective.critic)))
+            agent.config.pool_size == 1
+            and all(map(is_drawn, leaves_of(agent.distribution)))
+            and NumpyBackend.supports(agent)
+            and all(map(_sees_the_first_numbers, (agent.actor_network, agent.critic_network)))
         )
 
     @contextmanager
-    def threads(self) -> Iterator[None]:
+    def updating(self) -> Iterator[None]:
         """A context with as many threads as torch has. With two, each has a network; the result has the same bits.
 
         With more, each has a share of a minibatch; gradients are added in their order, which rounds differently.

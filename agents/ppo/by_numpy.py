@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend, Objective
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.networks.actors import Network, mlp_twin, twin_of
 from hybridppo.networks.mlp import linears
@@ -32,36 +32,37 @@ class NumpyBackend(Backend):
 
     written_in = "agents/ppo/by_numpy.py"
 
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
         self._flat_gradient = array_of(self._parameters.gradient)
-        self._objective, self._passes = objective, [Passes(objective, self._flat_gradient)]
+        self._passes = [Passes(agent, self._flat_gradient)]
         self._block_size = block_size_of(self._actor)
         self._num_threads = 1
         self._threads = SideBySide("hybridppo-update")
 
     @staticmethod
-    def supports(objective: Objective) -> bool:
+    def supports(agent: Any) -> bool:
         """Whether loss, distribution and networks are known, and products are not rounded."""
         return (
-            not objective.agent.has_own_loss
-            and objective.config.precision == "fp32"
-            and objective.distribution.has_gradient
-            and has_known_networks(objective)
+            not agent.has_own_loss
+            and agent.config.precision == "fp32"
+            and agent.distribution.has_gradient
+            and has_known_networks(agent)
         )
 
     @contextmanager
-    def threads(self) -> Iterator[None]:
+    def updating(self) -> Iterator[None]:
         """A context in which torch uses one thread, for the optimizer and the advantages.
 
         The blocks of a minibatch are divided among NumPy's threads; products of a block use one thread.
         """
         count = torch.get_num_threads()
         with ExitStack() as stack:
-            stack.enter_context(one_torch_thread())
+            if count > 1:
+                stack.enter_context(one_torch_thread())
             if count > 1 and self._config.minibatch_size > self._block_size:
                 while len(self._passes) < count:
-                    self._passes.append(Passes(self._objective, np.zeros_like(self._flat_gradient)))
+                    self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
                 stack.enter_context(one_blas_thread())
                 self._num_threads = count
             try:
@@ -74,7 +75,10 @@ class NumpyBackend(Backend):
         def quietly(number: int) -> None:
             work(number)
 
-        self._threads.run(quietly, count)
+        if count > 1:
+            self._threads.run(quietly, count)
+        else:
+            work(0)
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, with arrays."""
@@ -105,9 +109,11 @@ class NumpyBackend(Backend):
         self._flat_gradient[:] = gradient
         return total / size
 
-    def clip(self) -> float:
+    def descend(self, clip_range: Any = None) -> float:
         """As in the base."""
-        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+        norm = clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+        self._agent.optimizer.step()
+        return norm
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -151,14 +157,14 @@ class Passes:
     networks see whole rows, their hidden layers are computed together.
 
     Args:
-        objective: the networks and the loss.
+        agent: with the networks and the distribution.
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
-    def __init__(self, objective: Objective, gradient: Array) -> None:
-        both = objective.actor, objective.critic
-        self.gradient, gradient_of = gradient, views_of(objective.agent.parameters, gradient)
-        self._agent, self._distribution = objective.agent, objective.distribution
+    def __init__(self, agent: Any, gradient: Array) -> None:
+        both = agent.actor_network, agent.critic_network
+        self.gradient, gradient_of = gradient, views_of(agent.parameters, gradient)
+        self._agent, self._distribution = agent, agent.distribution
         layers, twins = [linears(network) for network in both], [mlp_twin(network) for network in both]
         hidden, heads, activation = [own[:-1] for own in layers], [own[-1] for own in layers], twins[0].activation
         self._columns = [twin.columns for twin in twins]
@@ -172,7 +178,7 @@ class Passes:
         self._critic = HiddenLayers(*_arrays(array_of, hidden[1:]), activation)
         self._heads = [(array_of(head.weight), array_of(head.bias)[:, None]) for head in heads]
         self._of_heads = [(gradient_of(head.weight), gradient_of(head.bias)) for head in heads]
-        self._mask_size, actor = twins[0].mask_size, objective.actor
+        self._mask_size, actor = twins[0].mask_size, agent.actor_network
         self._free, self._of_free = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
         if isinstance(actor, Network) and actor.log_std is not None:
             log_std = array_of(actor.log_std)
@@ -262,22 +268,22 @@ class NumpyNetworks(Backend):
     The loss may also call the networks itself; the gradient of that is added.
     """
 
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
         self._flat_gradient = array_of(self._parameters.gradient)
-        self._passes = Passes(objective, np.zeros_like(self._flat_gradient))
+        self._passes = Passes(agent, np.zeros_like(self._flat_gradient))
         self._last: list[Tensor] = []
         """The outputs of the last layers of actor and critic."""
 
     @staticmethod
-    def supports(objective: Objective) -> bool:
+    def supports(agent: Any) -> bool:
         """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
-            objective.agent.has_own_loss
-            and objective.config.precision == "fp32"
-            and not getattr(objective.actor, "explores", False)
-            and has_known_networks(objective)
-            and objective.config.minibatch_size <= block_size_of(objective.actor)
+            agent.has_own_loss
+            and agent.config.precision == "fp32"
+            and not getattr(agent.actor_network, "explores", False)
+            and has_known_networks(agent)
+            and agent.config.minibatch_size <= block_size_of(agent.actor_network)
         )
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
@@ -291,9 +297,7 @@ class NumpyNetworks(Backend):
         self._flat_gradient += self._passes.gradient
         return statistics
 
-    def clip(self) -> float:
-        """As in the base."""
-        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+    descend = NumpyBackend.descend
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
         outputs, values = self._last
@@ -302,17 +306,17 @@ class NumpyNetworks(Backend):
         return outputs, values.squeeze(-1)
 
 
-def has_known_networks(objective: Objective) -> bool:
+def has_known_networks(agent: Any) -> bool:
     """Whether actor and critic are MLPs with equal hidden layers on a CPU that share none; their inputs may differ."""
-    actor, critic = objective.actor, objective.critic
+    actor, critic = agent.actor_network, agent.critic_network
     twins = [twin for twin in (twin_of(actor), twin_of(critic)) if isinstance(twin, NumpyTwin)]
     return (
-        objective.config.recurrent is None
+        agent.config.recurrent is None
         and {*actor.parameters()}.isdisjoint(critic.parameters())
         and len(twins) == 2
         and all(twin.columns is not None for twin in twins)
         and twins[0].activation == twins[1].activation
-        and objective.agent.parameters.values.is_cpu
+        and agent.parameters.values.is_cpu
         and [layer.out_features for layer in linears(actor)[:-1]]
         == [layer.out_features for layer in linears(critic)[:-1]]
     )

@@ -17,7 +17,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from itertools import accumulate, islice, pairwise
 from typing import Any, ClassVar
@@ -28,13 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
-from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend, Objective
+from hybridppo.agents.ppo.batch import EVERY, Batch, CriticMemory, Normalization, require_rows, values_of_rows
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
-from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, Normalization, require_rows, values_of_rows
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
@@ -43,7 +41,7 @@ from hybridppo.errors import ConfigurationError, message_of, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.mlp import has_gradient_hooks
-from hybridppo.networks.modes import float32_products, require
+from hybridppo.networks.modes import require
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
@@ -158,11 +156,6 @@ class PPO(PolicyAgent):
         return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
 
     @property
-    def objective(self) -> Objective:
-        """What backends compute the gradient of."""
-        return Objective(self, self.actor_network, self.critic_network, self.distribution, self.config)
-
-    @property
     def given_space(self) -> gym.Space[Any]:
         """The space of observations that `act` takes, without masks: what the environment returns for one agent."""
         space: Any = self.observation_space
@@ -251,8 +244,7 @@ class PPO(PolicyAgent):
             TrainingError: if a loss, a gradient or the parameters are not finite. The agent cannot be used any more.
         """
         loop = self.loop()
-        device = self.parameters.values.device
-        with loop.backend.threads(), float32_products(self.config.precision, device), self._own_noise():
+        with loop.backend.updating(), self._own_noise():
             return self._update(rollout, loop)
 
     def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
@@ -428,7 +420,7 @@ class PPO(PolicyAgent):
         if self.config.precision != "fp32":
             log_probs = self.distribution.log_prob(outputs, batch.actions)
             if not is_current:
-                log_probs = batch.log_probs + log_probs - Backend(_exact(self.objective)).log_probs(batch, sizes)
+                log_probs = batch.log_probs + log_probs - Backend(self, "fp32").log_probs(batch, sizes)
             batch = batch.with_columns(log_probs=log_probs)
         return batch.with_columns(old_outputs=outputs) if self.has_own_loss else batch
 
@@ -510,7 +502,7 @@ class PPO(PolicyAgent):
         learning = (*self.parameters.of_network("actor"), *self.parameters.of_network("critic"))
         by_hand = self.config.fast_updates and all(each.requires_grad for each in learning)
         by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
-        backend = backend_for(self.objective, by_hand=by_hand)(self.objective)
+        backend = backend_for(self, by_hand=by_hand)(self)
         loop, record = OptimizationLoop(self, backend, exchange), recorder_for(self)
         if record is not None and type(backend) is Backend:
             usual = self.config.minibatch_size if self.is_the_librarys else None
@@ -545,15 +537,15 @@ class PPO(PolicyAgent):
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
 
 
-def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
+def backend_for(agent: Any, *, by_hand: bool) -> type[Backend]:
     """The fastest backend; autograd if the gradient is not to be computed by hand."""
     kinds: list[Any] = [NumpyBackend, NumpyNetworks] if by_hand else []
-    if by_hand and objective.config.compiled_updates:
+    if by_hand and agent.config.compiled_updates:
         from hybridppo.agents.ppo.by_numba import CompiledBackend
 
         kinds.insert(0, CompiledBackend)
-    found: Any = next((kind for kind in kinds if kind.supports(objective)), Backend)
-    agrees = found.written_in is None or has_gradient_of_the_loss(found, objective.config.clip_range_vf)
+    found: Any = next((kind for kind in kinds if kind.supports(agent)), Backend)
+    agrees = found.written_in is None or has_gradient_of_the_loss(found, agent.config.clip_range_vf)
     chosen: type[Backend] = found if agrees else Backend
     return chosen
 
@@ -570,7 +562,7 @@ def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -
     columns = dict(zip(("log_probs", "values", "advantages", "returns"), numbers, strict=False))
     batch = Batch(observations=numbers[4:].T.contiguous(), actions=torch.arange(64) % 3, **columns)
     found: list[Tensor] = []
-    for backend in (Backend(agent.objective), kind(agent.objective)):
+    for backend in (Backend(agent), kind(agent)):
         (minibatch,) = backend.minibatches(batch, [len(batch)])
         statistics = torch.as_tensor(backend.gradient(minibatch, config.clip_range))
         found.append(torch.cat((statistics, agent.parameters.gradient)))
@@ -583,11 +575,6 @@ def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -
             kind.written_in,
         )
     return agrees
-
-
-def _exact(objective: Objective) -> Objective:
-    """The same objective, for a backend that does not round products."""
-    return replace(objective, config=replace(objective.config, precision="fp32"))
 
 
 def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:

@@ -27,7 +27,7 @@ from toy_environments import FailingEnv, kill_this_process
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, TD3Config
-from hybridppo.agents.ppo.prepare import RewardNormalizer
+from hybridppo.agents.ppo.batch import RewardNormalizer
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError
@@ -578,7 +578,7 @@ def test_a_decoupled_update_begins_with_the_gradient_of_impala(form: dict[str, A
     assert ((batch.weights < 0.8) & (batch.advantages < 0)).any()  # which clipping around the other policy leaves out
     orders, sizes = torch.arange(16)[None], [16]
     (weighed,) = batch.epochs(orders, sizes, False)
-    with loop.backend.threads():
+    with loop.backend.updating():
         (minibatch,) = loop.backend.minibatches(weighed, sizes)
         _, _, _, kl, clipped = loop.backend.gradient(minibatch, 0.2)
     assert abs(float(kl)) < 1e-6

@@ -189,7 +189,7 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
         agent = make_agent(space, config)
         batch, order = make_batch(agent, 300), np.random.default_rng(5).permutation(300)
         loop = loop_of(agent, NumpyBackend)
-        with limit_threads(num_threads), loop.backend.threads():
+        with limit_threads(num_threads), loop.backend.updating():
             assert torch.get_num_threads() == 1
             values = loop.backend.values(batch.observations)
             statistics = loop.epoch(
@@ -206,7 +206,7 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
 def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
     config = ppo_config(hidden_sizes=(2048,), num_envs=8, num_steps=64, num_minibatches=2)
     agent = make_agent(DISCRETE, config)
-    steps, ended = NumpyBackend(agent.objective), threading.Event()
+    steps, ended = NumpyBackend(agent), threading.Event()
 
     def work(number: int) -> None:
         if number == 1:
@@ -215,7 +215,7 @@ def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
             assert not ended.wait(0.05)
             ended.set()
 
-    with limit_threads(3), steps.threads(), pytest.raises(ValueError, match="in a thread"):
+    with limit_threads(3), steps.updating(), pytest.raises(ValueError, match="in a thread"):
         steps._side_by_side(work, 3)
     assert ended.is_set()
 
@@ -224,24 +224,24 @@ def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
 def test_values_are_the_critics(form: type) -> None:
     agent = make_agent(DISCRETE, ppo_config())
     observations = make_batch(agent, 1000).observations
-    by_hand = form(agent.objective).values(observations)
-    torch.testing.assert_close(by_hand, Backend(agent.objective).values(observations), rtol=1e-4, atol=1e-5)
+    by_hand = form(agent).values(observations)
+    torch.testing.assert_close(by_hand, Backend(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
     agent = make_agent(DISCRETE, ppo_config())
-    assert NumpyBackend.supports(agent.objective)
-    assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")).objective)
+    assert NumpyBackend.supports(agent)
+    assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
     agent.critic = make_agent(DISCRETE, ppo_config(hidden_sizes=(32, 32))).critic
-    assert not NumpyBackend.supports(agent.objective)
+    assert not NumpyBackend.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
-    assert not NumpyBackend.supports(agent.objective)
+    assert not NumpyBackend.supports(agent)
 
 
 @compiled
 def test_compiled_is_what_was_asked_for_and_no_other() -> None:
     asked = ppo_config(compiled_updates=True)
-    assert CompiledBackend.supports(make_agent(DISCRETE, asked).objective)
+    assert CompiledBackend.supports(make_agent(DISCRETE, asked))
     assert isinstance(make_agent(DISCRETE, asked).loop().backend, CompiledBackend)
     for space, config in (
         (DISCRETE, ppo_config()),
@@ -320,7 +320,7 @@ def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeyp
         take_steps(*arguments)
 
     monkeypatch.setattr(steps, "_module", SimpleNamespace(take_steps=fails_for_one))
-    with limit_threads(2), steps.threads(), pytest.raises(MemoryError, match="no room"):
+    with limit_threads(2), steps.updating(), pytest.raises(MemoryError, match="no room"):
         loop.epoch(batch, [32, 32], 0.2)
 
 
@@ -330,8 +330,8 @@ def test_values_of_many_rows_are_those_of_one_thread() -> None:
     rows = make_batch(agent, 1001).observations
 
     def values(num_threads: int) -> torch.Tensor:
-        steps = CompiledBackend(agent.objective)
-        with limit_threads(num_threads), steps.threads():
+        steps = CompiledBackend(agent)
+        with limit_threads(num_threads), steps.updating():
             return steps.values(rows)
 
     assert all(torch.equal(values(num_threads), values(1)) for num_threads in (2, 3))
@@ -347,7 +347,7 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
         before = torch.get_num_threads()
         torch.set_num_threads(num_threads)
         try:
-            with loop.backend.threads():
+            with loop.backend.updating():
                 # A minibatch of fewer rows than there are threads among them.
                 statistics = loop.epoch(batch.gather(torch.as_tensor(order)), [100, 101, 2], 0.2)
         finally:
@@ -385,7 +385,7 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space) -> None:
     gradients = []
     for precision in ("fp32", "bf16"):
         agent = make_agent(space, ppo_config(precision=precision, max_grad_norm=1e6))
-        assert NumpyBackend.supports(agent.objective) == (precision == "fp32")
+        assert NumpyBackend.supports(agent) == (precision == "fp32")
         one_step(loop_of(agent, Backend), make_batch(agent, 500))
         assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
         gradients.append(agent.parameters.gradient.double())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybridppo.agents.ppo.prepare import numbers_of_frames
+from hybridppo.agents.ppo.batch import numbers_of_frames
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.frames import FrameLayout
 

@@ -252,14 +252,14 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
         batch = batch_of(agent, Backend, rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
-        found = Backend(agent.objective).log_probs(batch)
+        found = Backend(agent).log_probs(batch)
         torch.testing.assert_close(batch.only_steps(found), steps.log_probs, rtol=0.0, atol=2e-6)
         num_starts += int(rollout.starts.sum())
     assert num_starts > 5
     assert batch.starts is not None
     states = torch.zeros_like(batch.actor_states)
     forgotten = batch.with_columns(actor_states=states, starts=np.zeros_like(batch.starts))
-    found = Backend(agent.objective).log_probs(forgotten)
+    found = Backend(agent).log_probs(forgotten)
     moved = (batch.only_steps(found) - steps.log_probs).abs().max()
     assert way == "whole episodes" or float(moved) > 1e-3  # it does see it
 
@@ -414,12 +414,12 @@ def test_rows_that_are_no_steps_change_nothing() -> None:
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
     batch = batch_of(agent, Backend, rollouts[-1])
     assert not batch.valid.all()
-    expected = Backend(agent.objective).gradient(batch, 0.2)
+    expected = Backend(agent).gradient(batch, 0.2)
     gradient = agent.parameters.gradient.clone()
     other = batch.map(torch.clone)
     for column in (other.log_probs, other.values, other.advantages, other.returns):
         column[torch.from_numpy(~batch.valid)] = 1e6
-    found = Backend(agent.objective).gradient(other, 0.2)
+    found = Backend(agent).gradient(other, 0.2)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(agent.parameters.gradient, gradient)
 

@@ -301,11 +301,13 @@ def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, without: str
     )  # fmt: skip
     found = []
     for by_hand in (False, True):
-        backend = backend_for(agent.objective, by_hand=by_hand)(agent.objective)
+        backend = backend_for(agent, by_hand=by_hand)(agent)
         assert (type(backend) is NumpyNetworks) == by_hand
         statistics = backend.gradient(batch, 0.2)
-        norm = backend.clip()
+        before = agent.parameters.values.data.clone()
+        norm = backend.descend()
         found.append((statistics, torch.as_tensor(norm), agent.parameters.gradient.clone()))
+        agent.parameters.values.data.copy_(before)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
@@ -317,7 +319,7 @@ def test_networks_that_share_a_layer_learn_by_autograd(loss: Any) -> None:
         return actor, critic
 
     agent = PPO(box(), Discrete(3), CONFIG, seed=1, loss=loss, networks=sharing)
-    assert backend_for(agent.objective, by_hand=True) is Backend
+    assert backend_for(agent, by_hand=True) is Backend
 
 
 def test_several_learners_share_modules() -> None:

@@ -151,7 +151,7 @@ def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -
     """Of actions that are now far more and far less probable, in one block and in several."""
     config = replace(CONFIG, normalize_advantage=normalizes, clip_range_vf=0.1)
     agent, rollouts, _ = agent_and_rollouts(config, 3)
-    plain, by_hand = Backend(agent.objective), NumpyBackend(agent.objective)
+    plain, by_hand = Backend(agent), NumpyBackend(agent)
     by_hand._block_size = 1000
     generator = torch.Generator().manual_seed(0)
     batch = agent.batch_of(rollouts[2], loop_of(agent))

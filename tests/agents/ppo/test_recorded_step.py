@@ -120,7 +120,7 @@ def test_padded_minibatches_make_the_steps_of_those_without_padding(kind: str, s
 
 def test_rows_of_padding_may_be_anything_finite() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    backend, batch = Backend(agent.objective), make_batch(agent, 6)
+    backend, batch = Backend(agent), make_batch(agent, 6)
     expected = backend.gradient(batch, 0.2), agent.parameters.gradient.clone()
     padded = batch.padded(8)
     padded.returns[6:], padded.log_probs[6:], padded.advantages[6:], padded.values[6:] = 1e9, -1e9, 1e9, -1e9

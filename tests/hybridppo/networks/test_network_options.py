@@ -50,7 +50,7 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     assert trunk is not None
     passes: list[int] = []
     trunk.network.register_forward_hook(lambda *_: passes.append(1))
-    steps, rows = Backend(agent.objective), torch.randn(5, 3)
+    steps, rows = Backend(agent), torch.randn(5, 3)
 
     outputs, values = steps._forward(Batch(observations=rows, log_probs=rows.new_zeros(5)))
     assert len(passes) == 1

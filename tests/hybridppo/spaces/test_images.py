@@ -298,7 +298,7 @@ def test_values_of_images_come_in_parts() -> None:
     images = torch.from_numpy(some_images(70, (7, 9, 3)))
     seen: list[int] = []
     agent.critic.register_forward_hook(lambda module, inputs, outputs: seen.append(len(inputs[0])))
-    values = Backend(agent.objective).values(images)
+    values = Backend(agent).values(images)
     assert seen == [32, 32, 6]  # a minibatch's rows
     torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
 

@@ -43,6 +43,8 @@ class Checkpointing(Callback):
         self._logged = 0
         """The iteration of the last line of metrics."""
         self._number, self._numbered = -1, (-1, -1, False)
+        self._saved = (-1, False)
+        """The iteration of the last checkpoint, and whether it has a rollout that was not learned from."""
         runner.group.offer(collected=self._collected)
         runner.callbacks.run.save = self.save
 
@@ -102,6 +104,9 @@ class Checkpointing(Callback):
         runner, directory = self._runner, self._directory
         if directory is None or (runner.group.has_left and runner.sampler.failure is None):
             return False
+        now = runner.iteration, runner.data.is_due
+        if self.is_saved and now == self._saved and runner.sampler.failure is not None:
+            return False  # the last checkpoint also has the state of the environments, which are lost since
         self.is_saved, is_new = False, False
         with directory.saving():
             runner.data.before_checkpoint(directory)
@@ -109,7 +114,7 @@ class Checkpointing(Callback):
             state |= {name: each.state() for name, each in self.further.items()}
             score = runner.sampler.counts.statistics.score
             is_new = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
-            self.is_saved = True
+            self.is_saved, self._saved = True, now
             runner.data.after_checkpoint(self._keep)
         if self.is_saved and is_new:
             runner.callbacks.tell("on_checkpoint", directory.checkpoint(self.number))
@@ -186,4 +191,5 @@ class Checkpointing(Callback):
         if problem is not None:
             runner.data.begin_anew()
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
+        self.is_saved, self._saved = True, (runner.iteration, runner.data.is_due)
         return problem

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
 from itertools import cycle, product
 from pathlib import Path
@@ -26,7 +27,9 @@ from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, Trai
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.runners import process_group
 from hybridppo.runners.filling import Stepper
+from hybridppo.runners.sampler import Sampler
 
 SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 CONFIG = ppo_config(**SIZES)
@@ -146,6 +149,40 @@ def test_a_checkpoint_of_the_last_iteration_stays_exact_after_the_death_of_a_wor
     assert torch.equal(resumed.agent.parameters.values, train(env=lambda: Dying("step")).agent.parameters.values)
 
 
+class Held(Failing):
+    """Steps on from the middle of the third rollout when that is paused, and then fails unless `is_repaired` is set."""
+
+    paused, is_repaired = threading.Event(), threading.Event()
+
+    def _look(self, where: str) -> None:
+        if where == "step" and self.steps == 42:
+            assert self.paused.wait(60.0)
+        if not self.is_repaired.is_set():
+            super()._look(where)
+
+
+def test_a_checkpoint_of_the_last_iteration_stays_exact_if_the_rollout_ahead_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Sampler.pause
+
+    def noted(sampler: Sampler) -> None:
+        if sampler.counts.env_steps == 2 * BATCH:
+            sampler._stop[0] = 1
+            Held.paused.set()
+        pause(sampler)
+
+    monkeypatch.setattr(Sampler, "pause", noted)
+    path, options = tmp_path / "run", WAYS["overlapping, in a thread"]()
+    with pytest.raises(EnvError, match=r"the motor is stuck(.|\n)*hybridppo resume .*run`$"):
+        train(env=lambda: Held("step", 46), run_dir=path, callbacks=[Saving()], **options)
+    assert load_latest(path / "checkpoints")[1].state["sampler"]["under_way"]["filled"] > 0
+    Held.is_repaired.set()
+    resumed = hybridppo.resume(path, env=lambda: Held("step", 46), progress=False)
+    whole = train(env=lambda: Held("step", 46), **options)
+    assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+
+
 @pytest.mark.parametrize("placement", ["cpu", "overlap"])
 def test_an_agent_that_learns_from_replay_is_saved_likewise(placement: str, tmp_path: Path) -> None:
     path, space = tmp_path / "run", Box(-1.0, 1.0, (1,), np.float32)
@@ -192,6 +229,28 @@ def test_any_of_several_learners_likewise(rank: int, tmp_path: Path) -> None:
     assert "hybridppo resume" in str(caught.value)
     assert last_iteration(path) >= 1
     hybridppo.resume(path, env=Failing, distributed="local", total_steps=6 * BATCH, progress=False)
+
+
+@pytest.mark.parametrize("where", only_by_default(("update",), ("step", "update")))
+def test_the_death_of_a_learner_likewise(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "SECONDS_TO_EXPLAIN", 0.5)
+    path, here, calls = tmp_path / "run", os.getpid(), [0]
+
+    def dying(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 6 and where == "update" and os.getpid() != here:
+            os._exit(3)
+        return ppo_loss(*arguments)
+
+    def make() -> Failing:
+        return Failing() if os.getpid() == here or where == "update" else Dying("step")
+
+    with pytest.raises(hybridppo.DistributedError, match=r"hybridppo resume .* new episodes, so not to the bits"):
+        train(env=make, loss=dying, run_dir=path, distributed=MultiLearner(2))
+    assert last_iteration(path) == 2
+    result = hybridppo.resume(path, env=Failing, loss=ppo_loss, distributed="local", progress=False)
+    assert [line["env_steps"] for line in lines_of(path)] == list(range(BATCH, 11 * BATCH, BATCH))
+    assert result.metrics["iteration"] == 10
 
 
 @pytest.mark.parametrize("rank", only_by_default(("1",), (0, 1)))

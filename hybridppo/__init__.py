@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from hybridppo.errors import RunDirectoryError as RunDirectoryError
     from hybridppo.errors import TrainingError as TrainingError
     from hybridppo.errors import TrainingInterrupted as TrainingInterrupted
-    from hybridppo.evaluating import evaluate as evaluate
-    from hybridppo.evaluating import evaluate_agent as evaluate_agent
-    from hybridppo.evaluating import evaluate_policies as evaluate_policies
+    from hybridppo.evaluation import evaluate as evaluate
+    from hybridppo.evaluation import evaluate_agent as evaluate_agent
+    from hybridppo.evaluation import evaluate_policies as evaluate_policies
     from hybridppo.loading import load as load
     from hybridppo.loading import load_policies as load_policies
     from hybridppo.placements.placement import Migrating as Migrating

@@ -25,7 +25,7 @@ from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
-from hybridppo.evaluating import evaluate_agent, like_training
+from hybridppo.evaluation import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import fitting
 from hybridppo.networks.modes import float32_products
@@ -34,8 +34,13 @@ from hybridppo.reporting.callbacks import Callback, Callbacks, RunEnvironments, 
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.checkpointing import Checkpointing
-from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluator import EvaluationDuringTraining, Evaluator, evaluation_line, returns_by_policy
+from hybridppo.runners.episodes import Evaluation
+from hybridppo.runners.evaluation_callback import (
+    EvaluationDuringTraining,
+    Evaluator,
+    evaluation_line,
+    returns_by_policy,
+)
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler

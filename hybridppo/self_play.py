@@ -20,12 +20,12 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, SelfPlayOptions, for_critics
 from hybridppo.environments.self_play_game import Opponent
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
-from hybridppo.evaluating import acting, require_names
+from hybridppo.evaluation import acting, require_names
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.runners.evaluation import made_for
+from hybridppo.runners.episodes import evaluate as run_episodes
+from hybridppo.runners.episodes import made_for
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import RunOptions, SelfPlay

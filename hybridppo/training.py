@@ -55,7 +55,7 @@ from hybridppo.errors import (
     TrainingInterrupted,
     shown,
 )
-from hybridppo.evaluating import compiled_environments, compiled_if_possible
+from hybridppo.evaluation import compiled_environments, compiled_if_possible
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import SavedAgent, given_policies, new_agent, put_networks, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks

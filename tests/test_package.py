@@ -30,7 +30,7 @@ LAYERS = (
     {"auto"},
     {"settings"},
     {"loading"},
-    {"distributed", "evaluating"},
+    {"distributed", "evaluation"},
     {"self_play"},
     {"running"},
     {"training", "learner_process"},

@@ -18,11 +18,11 @@ from hybridppo.auto.auto import PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of, show
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.evaluating import environment_of, evaluate_agent, like_training
+from hybridppo.evaluation import environment_of, evaluate_agent, like_training
 from hybridppo.loading import load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
-from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.episodes import Evaluation
 from hybridppo.settings import fields_of
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env

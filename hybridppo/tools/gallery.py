@@ -16,7 +16,7 @@ from gymnasium.wrappers import TransformObservation
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, meant_by
-from hybridppo.evaluating import environments_for
+from hybridppo.evaluation import environments_for
 from hybridppo.loading import load
 from hybridppo.system.messages import markdown_table, shown_number
 

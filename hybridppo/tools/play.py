@@ -27,12 +27,12 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install
-from hybridppo.evaluating import environment_of, playing
+from hybridppo.evaluation import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making
-from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.episodes import Evaluation
 from hybridppo.system.validation import require_bools, require_path, require_whole
 
 MOST_STEPS = 3000

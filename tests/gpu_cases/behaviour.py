@@ -27,7 +27,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import DeviceError, TrainingError
-from hybridppo.evaluating import evaluate_agent
+from hybridppo.evaluation import evaluate_agent
 from hybridppo.loading import load
 from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.rollouts.rollout import Rollout

@@ -50,7 +50,7 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
 TRAINERS = ("hybridppo.commands.main", "hybridppo.learner_process", "hybridppo.training")
 """What trainings import."""
 WORKERS = (
-    "gymnasium.envs.classic_control", "hybridppo.distributions.of_policies", "hybridppo.runners.evaluation",
+    "gymnasium.envs.classic_control", "hybridppo.distributions.of_policies", "hybridppo.runners.episodes",
     "hybridppo.runners.worker", "pytest", "network_kinds", "space_kinds", "toy_agents", "toy_environments",
 )  # fmt: skip
 """What worker processes import, also for the environments of tests."""

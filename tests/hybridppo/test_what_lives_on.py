@@ -24,7 +24,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.evaluator import EvaluationDuringTraining
+from hybridppo.runners.evaluation_callback import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper
 from hybridppo.runners.processes import Pool, SharedArrays
 from hybridppo.runners.runner import Runner

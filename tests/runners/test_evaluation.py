@@ -20,10 +20,10 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
-from hybridppo.evaluating import evaluate_agent
+from hybridppo.evaluation import evaluate_agent
 from hybridppo.placements.placement import Mirrored
 from hybridppo.runners import evaluation as evaluation_module
-from hybridppo.runners.evaluation import Evaluation, evaluate
+from hybridppo.runners.episodes import Evaluation, evaluate
 
 SLOW: Script = ((9, "terminated"), (7, "truncated"))
 QUICK: Script = ((1, "truncated"), (2, "both"), (1, "terminated"))

@@ -18,7 +18,7 @@ from hybridppo import ConfigurationError, EnvError
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.runners.evaluation import evaluate
+from hybridppo.runners.episodes import evaluate
 
 SCRIPTS: list[AgentScript] = [
     [(3, "terminated"), (2, "truncated")],

@@ -9,7 +9,7 @@ import torch
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DeviceError, evaluating, running
+from hybridppo import DeviceError, evaluation, running
 from hybridppo.agents import agent
 from hybridppo.agents.ppo import by_autograd
 from hybridppo.networks.modes import float32_products, require
@@ -79,13 +79,13 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
 
         return float32_products_noted
 
-    for module in (running, by_autograd, evaluating, agent):
+    for module in (running, by_autograd, evaluation, agent):
         monkeypatch.setattr(module, "float32_products", noted(module))
     config = ppo_config(num_envs=2, num_steps=4, hidden_sizes=(4,), fast_updates=False)
     result = hybridppo.train(
         "CartPole-v1", total_steps=8, placement="cpu", config=config, evaluation_episodes=1, progress=False
     )
-    assert said == [("running", "fp32"), ("by_autograd", "fp32"), ("evaluating", "fp32")]
+    assert said == [("running", "fp32"), ("by_autograd", "fp32"), ("evaluation", "fp32")]
     result.agent.act(np.zeros(4, np.float32))
     assert said[-1] == ("agent", "fp32")
     assert isinstance(result.agent.action_space, gym.spaces.Discrete)

@@ -30,7 +30,7 @@ from hybridppo.reporting.progress import say
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import EVALUATIONS, RunDirectory
 from hybridppo.runners.checkpointing import Checkpointing, Moment
-from hybridppo.runners.evaluation import Episodes, Evaluation
+from hybridppo.runners.episodes import Episodes, Evaluation
 from hybridppo.runners.processes import LocalProcesses
 from hybridppo.runners.runner import Runner
 from hybridppo.system.messages import shown_return, shown_returns
@@ -94,7 +94,7 @@ class Evaluator:
             self._environments = self._episodes.make()
             return
         self._pool = LocalProcesses(
-            "hybridppo.runners.evaluation",
+            "hybridppo.runners.episodes",
             "evaluator",
             [slice(0, self._episodes.num_envs)],
             {

@@ -513,7 +513,7 @@ def test_an_evaluator_that_dies_is_named(tmp_path: Path) -> None:
 
 
 def test_an_evaluators_process_loads_no_torch() -> None:
-    code = "import sys, hybridppo.runners.evaluation; print('torch' in sys.modules)"
+    code = "import sys, hybridppo.runners.episodes; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

@@ -45,8 +45,8 @@ from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.evaluation import MOST_SIDE_BY_SIDE, Evaluation, made_for
-from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.runners.episodes import MOST_SIDE_BY_SIDE, Evaluation, made_for
+from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.settings import Settings, made
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -128,7 +128,7 @@ def playing(
     policy_of: PolicyOf | None = None,
     placement: Placement | None = None,
 ) -> Iterator[tuple[Environments, Callable[..., Evaluation]]]:
-    """New environments, and `evaluate` of `runners/evaluation.py`, with which an agent acts in them.
+    """New environments, and `evaluate` of `runners/episodes.py`, with which an agent acts in them.
 
     Args:
         agents: an agent; or agents and functions by policy, as for `evaluate_policies`.

@@ -45,4 +45,6 @@ def _ending_at_once() -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the working directory, in which `python -m` looks for every module
     main()

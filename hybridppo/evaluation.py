@@ -47,7 +47,7 @@ from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.episodes import MOST_SIDE_BY_SIDE, Evaluation, made_for
 from hybridppo.runners.episodes import evaluate as run_episodes
-from hybridppo.settings import Settings, made
+from hybridppo.settings import Settings, made, tell_what_runs
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space
@@ -204,8 +204,8 @@ def evaluate(
         seed: see `episodes`.
         deterministic: see `episodes`.
         env: the environment, as for `evaluate_agent`. None for the run's own, if an id names it; a file needs one.
-        env_kwargs: arguments of the environment in place of those in training, such as another data set. Another `env`
-            than the run's gets only these.
+        env_kwargs: arguments of the environment in place of those in training, such as another data set. With `env`,
+            these are the only ones, and no module of the run's `imports` is imported.
         agent: as for `load`, like `networks` and `checkpoint`.
         networks: see `agent`.
         checkpoint: see `agent`.
@@ -242,12 +242,15 @@ def environment_of(
     """
     source, options = env, EnvironmentOptions()
     if not is_agent_file(run_dir):
-        settings = Settings.read(RunDirectory.open(run_dir))
-        options = settings.environment
-        if settings.can_make_env and env not in (None, settings.env_id):
-            options = replace(options, env_kwargs=None)  # which belong to the run's own environment
-        else:
+        directory = RunDirectory.open(run_dir)
+        settings = Settings.read(directory)
+        is_own = env is None or not settings.can_make_env
+        kwargs = settings.environment.env_kwargs if is_own and env_kwargs is None else env_kwargs
+        imports = settings.environment.imports if env is None else ""
+        options = replace(settings.environment, env_kwargs=kwargs, imports=imports)
+        if is_own:
             source = settings.source(env)
+            tell_what_runs(directory.path, settings.env_id, options)
     if source is None:
         read_agent_file(Path(run_dir))  # another file has another error
         raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")

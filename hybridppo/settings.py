@@ -581,6 +581,29 @@ class Plan:
     callbacks: Sequence[Callback] = ()
 
 
+def tell_what_runs(
+    path: str | Path, env_id: str, environment: EnvironmentOptions, run: RunOptions | None = None
+) -> None:
+    """Log which code a `config.json` asks for, before any of it runs: it may be somebody else's.
+
+    Args:
+        path: the file, or its folder.
+        env_id: the environment to be made.
+        environment: its options.
+        run: the options of the training to come, if there is one.
+    """
+    imports, kwargs = environment.imports.split(",") if environment.imports else [], environment.env_kwargs
+    if module := env_id.rpartition(":")[0]:
+        imports.append(module)
+    asked = [f"import {name.strip()}" for name in imports]
+    if module or kwargs:
+        asked.append(f"call {env_id}" if not kwargs else f"call {env_id} with {shown(kwargs, 1000)}")
+    if run is not None:
+        asked += [f"log to {run.track}"] * bool(run.track) + [f"connect to {run.address}"] * bool(run.address)
+    if asked:
+        logger.info("%s and the command line ask to %s", path, ", to ".join(asked))
+
+
 def require_own(own: Mapping[str, str], **given: object) -> None:
     """Refuse to go on without a run's or an agent's own parts, or with others.
 

@@ -77,6 +77,7 @@ from hybridppo.settings import (
     origin,
     require_own,
     suggests_arguments,
+    tell_what_runs,
 )
 from hybridppo.spaces.of_agents import SpacesOfAgents, each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
@@ -408,6 +409,7 @@ def resume(
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
         settings = before.changed(given)
+        tell_what_runs(directory.given, settings.env_id, settings.environment, settings.run)
         own_callbacks = callbacks_given(
             run_dir, settings.run.track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks
         )

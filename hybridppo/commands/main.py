@@ -21,11 +21,9 @@ Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid
 setting; 130 interrupted, and saved if there is a run directory.
 """
 
-import contextlib
 import functools
 import logging
 import operator
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -37,6 +35,7 @@ from hybridppo._version import __version__
 from hybridppo.commands import tools
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse, show
 from hybridppo.commands.train import Resume, Train, train_command
+from hybridppo.environments.packages import look_in_working_directory
 from hybridppo.errors import ConfigurationError, HybridPPOError, failures, shown_error
 from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
@@ -60,9 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_command(arguments: Sequence[str]) -> Command:
     """The command that the arguments name, with its options."""
-    command = _parsed(arguments, train_command(arguments))
+    defaults = train_command(arguments)
+    command = _parsed(arguments, defaults)
     if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
         return _parsed(arguments, command.with_tuned_settings())  # which the flags change
+    if isinstance(command, Train) and command.settings_of is not None and command.env_id != defaults.env_id:
+        command = _parsed(arguments, defaults.in_another(command.env_id))
     return command
 
 
@@ -86,9 +88,7 @@ def run_command(parse: Callable[[], Command]) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
+    look_in_working_directory()
     command: Command | None = None
     try:
         with as_keyboard_interrupts():  # during training, signals are requests instead

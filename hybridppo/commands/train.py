@@ -24,7 +24,7 @@ from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError
 from hybridppo.running import TrainResult
-from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made
+from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made, tell_what_runs
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training import resume, train
@@ -84,10 +84,16 @@ class Train(Command):
         options = RunOptions(total_steps=entry.total_steps)
         return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
+    def in_another(self, env_id: str) -> "Train":
+        """The command for another environment, which gets neither the arguments nor the imports of this one."""
+        return replace(self, env_id=env_id, environment=replace(self.environment, env_kwargs=None, imports=""))
+
     def run(self) -> int:
         """Train, and print the result. If torchrun starts the command again after a loss, the run is resumed."""
         if self.run_dir is not None and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             return report(resume(self.run_dir, progress=self.progress, on_interrupt="return"))
+        if self.settings_of is not None:
+            tell_what_runs(self.settings_of, self.env_id, self.environment, self.options)
         if self.tuned:
             from hybridppo.tools.hyperparameters import tuned_entry
 

@@ -16,10 +16,13 @@ first, so that a rollout would depend on timing and not on the seed alone.
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -320,6 +323,28 @@ def require_imports(names: object) -> None:
         raise ConfigurationError(f"imports must name modules, with commas between, got {shown(names)}")
 
 
+_SEARCHED: list[str] = []
+"""The folder in which modules that the user names are looked for, too, if there is one."""
+
+
+def look_in_working_directory() -> None:
+    """Let `import_modules` look in the working directory, too, as the command line does."""
+    _SEARCHED.clear()
+    with contextlib.suppress(FileNotFoundError):  # it was deleted
+        _SEARCHED.append(os.getcwd())
+
+
+def _make_importable(name: str) -> None:
+    """Add the searched folder to `sys.path` if it has this module, and no other folder has it.
+
+    Otherwise it stays out, because a file in it may have the name of a package that is imported later. Once it is in,
+    worker processes find the module as well, and the module finds its neighbours at any time.
+    """
+    top = name.partition(".")[0]
+    if top not in sys.modules and find_spec(top) is None:
+        sys.path += [folder for folder in _SEARCHED if PathFinder.find_spec(top, [folder]) is not None]
+
+
 def import_modules(names: str) -> None:
     """Import modules that register environments; `names` has commas between them.
 
@@ -330,6 +355,7 @@ def import_modules(names: str) -> None:
     require_imports(names)
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
+            _make_importable(name)
             importlib.import_module(name)
         except failures() as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"

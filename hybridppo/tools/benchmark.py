@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from hybridppo.agents import PPOConfig
+from hybridppo.environments.packages import source_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.files import as_json, locked
 from hybridppo.system.messages import markdown_table, shown_number
@@ -109,10 +110,12 @@ def run_benchmark(
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_run(case, seed, output) for seed in range(seeds)] for case in cases}
     every = [run for of_a_case in runs.values() for run in of_a_case]
+    for case in cases:
+        source_of(case.name)  # an unknown module is refused before anything is written, and processes find the others
     with locked(output):
         for case in cases:
             for run in runs[case.name]:
-                expected = {"env_id": case.name, "total_steps": case.total_steps, "seed": run.seed}
+                expected = {"total_steps": case.total_steps, "seed": run.seed}
                 require_same(run.run_dir / "config.json", {**expected, "config": case.config.to_json()})
         train_missing(every, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]

@@ -23,7 +23,7 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
 from hybridppo.runners.processes import connection_of_stdin, started, wait_for_ends
-from hybridppo.settings import changeable_names
+from hybridppo.settings import changeable_names, name_of_source
 from hybridppo.training import resume, train
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
@@ -52,6 +52,9 @@ class Run:
         if not (self.run_dir / "config.json").exists():
             further |= {**self.options, "seed": self.seed, "config": self.config, "run_dir": self.run_dir}
             return not train(self.env, progress=False, **further).interrupted
+        names = ("env_id", "imports", "env_kwargs")  # which say what code runs
+        asked = {"imports": "", "env_kwargs": None, **self.options, "env_id": name_of_source(self.env)}
+        require_same(self.run_dir / "config.json", {name: asked[name] for name in names})
         wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
         further |= {name: self.options[name] for name in changeable_names() if name in self.options}
         env = None if isinstance(self.env, str) else self.env

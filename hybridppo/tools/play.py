@@ -24,7 +24,7 @@ from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.packages import env_of_id, source_of
+from hybridppo.environments.packages import env_of_id, import_modules, source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install
 from hybridppo.evaluation import environment_of, playing
@@ -259,11 +259,12 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> 
     Raises:
         EnvError: if it does not.
     """
+    import_modules(options.imports)
     given, source = source, source_of(source)
     if isinstance(given, str) or isinstance(source, Definition):
         options = replace(options, env_kwargs={**(options.env_kwargs or {}), "render_mode": render_mode})
     if isinstance(source, str):
-        source = partial(env_of_id, source, False, options.imports)
+        source = partial(env_of_id, source, False, "")
     what = f"the environment {'draws no pictures' if render_mode == 'rgb_array' else 'has no window'}"
     remedy = f"it must take render_mode={render_mode!r}"
     made: Any = source

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.checks import require_may_change
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import (
@@ -44,7 +43,14 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.signals import Stopped
-from hybridppo.system.validation import held_by_json, require_bools, require_path, require_whole, whole
+from hybridppo.system.validation import (
+    held_by_json,
+    require_bools,
+    require_may_change,
+    require_path,
+    require_whole,
+    whole,
+)
 
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""

@@ -21,9 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents import checks
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, fill_gradient
-from hybridppo.agents.checks import ANY_TIME, BETWEEN_TRAININGS, Rule, check_fields, require
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction, check_schedules, parsed
 from hybridppo.distributions.base import Distribution
@@ -36,8 +34,9 @@ from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.system import validation as checks
 from hybridppo.system.threads import limit_threads
-from hybridppo.system.validation import SAME_RESULT, whole
+from hybridppo.system.validation import ANY_TIME, BETWEEN_TRAININGS, SAME_RESULT, Rule, check_fields, require, whole
 
 SCHEDULABLE = ("learning_rate", "critic_learning_rate")
 """Numbers that may have a schedule."""
@@ -113,7 +112,7 @@ class DDPGConfig:
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
-    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""
     policy_delay = 1

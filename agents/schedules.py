@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from hybridppo.agents.checks import LARGEST_FLOAT, require
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.system.validation import LARGEST_FLOAT, require
 
 ScheduleFunction = Callable[[float], float]
 """From the progress of the training, 0 to 1, to the value."""

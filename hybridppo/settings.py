@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -40,7 +40,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 from hybridppo.system.signals import Interruption
 from hybridppo.system.threads import kernels_taken
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, SECONDS, SHARE, check_fields, is_number, require
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +49,6 @@ LARGEST_SEED = 2**128
 
 WITH_TARGET = {"changes_result": "target_return"}
 """Metadata of an option that can change the result only if the other option is given."""
-
-
-def _take_whole_numbers(options: Any) -> None:
-    """Check the fields that are whole numbers, whose metadata has the `least`, and take NumPy's as Python's."""
-    for each in fields(options):
-        value, least = getattr(options, each.name), each.metadata.get("least")
-        if least is not None and (value is not None or each.default is not None):
-            number = require_whole(each.name, value, least, below=each.metadata.get("below", 2**63))
-            object.__setattr__(options, each.name, number)
 
 
 REDUCTIONS = ("shards", "all_reduce")
@@ -74,7 +65,7 @@ class Distributed:
     """Its name on the command line."""
 
     def __post_init__(self) -> None:
-        _take_whole_numbers(self)
+        check_fields(self)
 
     def part_in_result(self) -> str:
         """The part of its text that can change the result of a seed by more than rounding; "local" if no part can."""
@@ -137,8 +128,6 @@ class MultiLearner(Distributed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reduce not in REDUCTIONS:
-            raise ConfigurationError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {shown(self.reduce)}")
         if self.learners is not None and self.shards is not None and self.shards % self.learners:
             raise ConfigurationError(
                 f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
@@ -244,11 +233,7 @@ class SelfPlay:
     """
 
     def __post_init__(self) -> None:
-        _take_whole_numbers(self)
-        if not (is_number(self.latest) and 0.0 <= self.latest <= 1.0):
-            raise ConfigurationError(f"latest must lie between 0 and 1, got {shown(self.latest)}")
-        if self.opponents not in get_args(Opponents):
-            raise ConfigurationError(f"opponents must be uniform or prioritised, got {shown(self.opponents)}")
+        check_fields(self, {"latest": SHARE})
 
 
 @dataclass(frozen=True)
@@ -282,7 +267,7 @@ class RunOptions:
     """Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
-    checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
+    checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT | SECONDS)
     """The most seconds between two checkpoints."""
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
     """How many of the newest checkpoints to keep, besides the best one by mean return."""
@@ -303,7 +288,6 @@ class RunOptions:
         for name in ("evaluate_every", "evaluation_episodes"):
             if getattr(self, name) is None:  # None means never as well
                 object.__setattr__(self, name, 0)
-        _take_whole_numbers(self)
         start_from: Any = self.start_from
         if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(
@@ -313,16 +297,17 @@ class RunOptions:
         plain = {
             "self_play": _self_play_fields(self.self_play),
             "distributed": str(distributed_from(self.distributed)),
-            "checkpoint_seconds": seconds_of(self.checkpoint_seconds),
             "start_from": None if start_from is None else str(start_from),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        if not isinstance(self.evaluate_async, bool | None):
-            raise ConfigurationError(f"evaluate_async must be True, False or None, got {shown(self.evaluate_async)}")
-        require_seconds("checkpoint_seconds", self.checkpoint_seconds)
-        if self.target_return is not None and not is_number(self.target_return):
-            raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
+        require(
+            self,
+            "target_return",
+            self.target_return is None or is_number(self.target_return),
+            "must be a finite number",
+        )
+        check_fields(self)
         logger_names(self.track)
         if not isinstance(self.address, str | None):
             raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")

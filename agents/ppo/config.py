@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from hybridppo.agents import checks
-from hybridppo.agents.checks import ANY_TIME, BETWEEN_TRAININGS, MOST_ROWS, Rule, check_fields, require
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.networks.encoders import Convolutions
@@ -14,7 +12,16 @@ from hybridppo.networks.modes import Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
-from hybridppo.system.validation import SAME_RESULT
+from hybridppo.system import validation as checks
+from hybridppo.system.validation import (
+    ANY_TIME,
+    BETWEEN_TRAININGS,
+    MOST_ROWS,
+    SAME_RESULT,
+    Rule,
+    check_fields,
+    require,
+)
 
 SCHEDULABLE = (
     "learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf", "entropy_coef", "value_coef",
@@ -180,7 +187,7 @@ class PPOConfig:
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
     number rounds differently. Small networks are up to twice as slow with more than one thread; try more from layers of
     about 512 on, or of 256 with minibatches of about 2048."""
-    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""
 

@@ -12,7 +12,7 @@ from hybridppo.environments.packages import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_agents import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_bools, require_whole, seconds_of
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, SECONDS, Rule, at_most, check_fields, require
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -29,6 +29,7 @@ INSTEAD_OF_ASYNC = (
 )
 NEED_COPIES = ("on_env_error", "action_masks", "frame_stack")
 """Options for copies of an environment that the library makes."""
+POSITIVE_SECONDS: Rule = "must be positive", lambda seconds: seconds > 0
 MOST_FRAMES = 64
 """The largest `frame_stack`."""
 MODES: dict[str, AutoresetMode] = {mode.name.lower(): mode for mode in AutoresetMode}
@@ -41,14 +42,14 @@ class EnvironmentOptions:
     vectorization: Vectorization = "auto"
     """How environments are stepped: auto uses the environment's vectorised form if it has one, else steps copies one
     after the other; sync always steps copies; compiled uses the form that Numba compiles."""
-    env_threads: int = field(default=1, metadata=CHANGEABLE | SAME_RESULT)
+    env_threads: int = field(default=1, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
     """Threads that step compiled environments; their number does not change the result."""
     autoreset_mode: AutoresetName | None = None
     """The autoreset mode of a vector environment that does not declare one."""
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
     """If an environment fails, returns invalid values, or its worker process dies: raise an error; or restart it, drop
     its unfinished episode, and count that in the metric env_restarts."""
-    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT)
+    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT | SECONDS)
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
     """Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command line, a JSON
@@ -59,7 +60,7 @@ class EnvironmentOptions:
     imports its module anyway."""
     action_masks: bool = False
     """Choose only actions that the environment allows, by info["action_mask"] of every reset and step."""
-    frame_stack: int = 1
+    frame_stack: int = field(default=1, metadata={"least": 1})
     """Number of the last observations of an episode that the agent sees, if they are a Box (vectors or images). Each
     observation is stored once."""
     clip_rewards: bool | None = None
@@ -76,26 +77,12 @@ class EnvironmentOptions:
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
             raise ConfigurationError(f"info_metrics must be a tuple of names of entries in infos, got {shown(names)}")
         object.__setattr__(self, "info_metrics", tuple(names))
-        choices = {"vectorization": Vectorization, "on_env_error": OnEnvError, "autoreset_mode": AutoresetName}
-        for name, kind in choices.items():
-            if (given := getattr(self, name)) not in (*get_args(kind), getattr(EnvironmentOptions, name)):
-                instead = f": {INSTEAD_OF_ASYNC}" if shown(given) == "'async'" else ""
-                text = f"{name} must be one of {', '.join(get_args(kind))}, got {shown(given)}{instead}"
-                raise ConfigurationError(text)
-        require_whole("env_threads", self.env_threads)
-        object.__setattr__(self, "worker_timeout", seconds_of(self.worker_timeout))
-        if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
-            raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
-        kwargs: Any = self.env_kwargs
-        if kwargs is not None and not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
-            raise ConfigurationError(f"env_kwargs must be a dict of arguments by name, got {shown(kwargs)}")
+        if shown(self.vectorization) == "'async'":
+            names = ", ".join(get_args(Vectorization))
+            raise ConfigurationError(f"vectorization must be one of {names}, got 'async': {INSTEAD_OF_ASYNC}")
+        require(self, "autoreset_mode", self.autoreset_mode in (None, *MODES), f"must be one of {', '.join(MODES)}")
+        check_fields(self, {"frame_stack": (at_most(MOST_FRAMES),), "worker_timeout": (POSITIVE_SECONDS,)})
         require_imports(self.imports)
-        require_bools(action_masks=self.action_masks, episodic_life=self.episodic_life)
-        if not isinstance(self.clip_rewards, bool | None):
-            raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
-        require_whole("frame_stack", self.frame_stack)
-        if self.frame_stack > MOST_FRAMES:
-            raise ConfigurationError(f"frame_stack must be at most {MOST_FRAMES}, got {self.frame_stack}")
         if self.frame_stack > 1 and self.action_masks:
             self.refuse("action_masks=True", "frame_stack", remedy="leave one of the two out")
         if self.vectorization == "compiled":

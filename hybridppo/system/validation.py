@@ -1,11 +1,14 @@
-"""Checks of values that users set or that come from a file."""
+"""Checks of values that users set or that come from a file, and of options by the types of their fields."""
 
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -14,6 +17,8 @@ from hybridppo.errors import ConfigurationError, shown
 Saved = TypeVar("Saved")
 CHANGEABLE = {"changeable": True}
 """In the metadata of an option: a resumed run may have another value of it."""
+SECONDS = {"seconds": True}
+"""In the metadata of an option: it is a number of seconds, and None is infinity, because config.json has none."""
 SAME_RESULT = {"changes_result": False}
 """In the metadata of an option: a seed gives the same metrics and the same agent with any value of it, up to
 rounding."""
@@ -123,28 +128,157 @@ def held_by_json(value: Any) -> Any:
         raise ValueError(error) from None
 
 
-def seconds_of(value: Any) -> Any:
-    """A number of seconds as one of Python's; infinity for None, because config.json has no infinity."""
-    return math.inf if value is None else plain(value)
-
-
-def is_seconds(value: Any) -> bool:
-    """Whether it is a number of seconds, Python's or NumPy's; infinity is one."""
-    # nan is not at least 0; an integer may be too large for a float
-    return type(value := plain(value)) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
-
-
-def require_seconds(name: str, value: Any) -> None:
-    """Refuse what is no number of seconds.
+def require_seconds(name: str, value: Any) -> Any:
+    """A number of seconds, as one of Python's; None is infinity.
 
     Raises:
         ConfigurationError: naming the option, the rule and the value.
     """
-    if not is_seconds(value):
+    seconds = math.inf if value is None else plain(value)
+    # nan is not at least 0; an integer may be too large for a float
+    if type(seconds) not in (int, float) or not (seconds == math.inf or 0 <= seconds < 2**63):
         raise ConfigurationError(f"{name} must be a number of at least 0, got {shown(value)}")
+    return seconds
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, Python's or NumPy's."""
     value = plain(value)  # float32 cannot hold the limit
     return type(value) in (int, float) and abs(value) <= 1.7e308
+
+
+LARGEST_FLOAT = 3.4028234663852886e38
+"""The largest float32, the type of all arithmetic."""
+MOST_ROWS = 2**31 - 1
+"""The largest int32."""
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""The rule in words, and whether a value obeys it."""
+
+
+ANY_TIME = {"may_change": "at any time"}
+"""In the metadata of a hyperparameter: another value for an agent (`agent.config = ...`) takes effect at once."""
+BETWEEN_TRAININGS = {"may_change": "between trainings"}
+"""Another value takes effect in the agent's next training. Without a mark, it needs another agent."""
+
+
+def require_may_change(config: Any, names: Collection[str], *, is_training: bool) -> None:
+    """Refuse new hyperparameters for an agent in whose fields `names` another value would have no effect.
+
+    Raises:
+        ConfigurationError: with the field, the value and the remedy.
+    """
+    for field in fields(config):
+        may_change = field.metadata.get("may_change")
+        fixed = "is fixed when an agent is made: make another one (start_from takes this one's networks)"
+        rule = fixed if may_change is None else "cannot change during a training: change it before"
+        takes_effect = may_change == "at any time" or (may_change is not None and not is_training)
+        require(config, field.name, takes_effect or field.name not in names, rule)
+
+
+def at_most(limit: int) -> Rule:
+    """The rule that a number is not above a limit."""
+    return f"must be at most {limit}", lambda value: value <= limit
+
+
+AT_LEAST_1: Rule = "must be at least 1", lambda value: value >= 1
+COUNT = AT_LEAST_1, at_most(MOST_ROWS)
+THREADS = AT_LEAST_1, at_most(1024)
+POSITIVE: tuple[Rule] = (("must be greater than 0", lambda value: value > 0),)
+NOT_NEGATIVE: tuple[Rule] = (("must not be negative", lambda value: value >= 0),)
+SHARE: tuple[Rule] = (("must lie between 0 and 1", lambda value: 0 <= value <= 1),)
+
+
+def require(config: Any, field: str, holds: bool, rule: str) -> None:
+    """Refuse a field if a rule does not hold.
+
+    Raises:
+        ConfigurationError: with the field, the rule and the value.
+    """
+    if not holds:
+        raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
+
+
+def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]] = {}) -> None:
+    """Refuse fields of another type than theirs, or against a rule; None is allowed if the type says so.
+
+    NumPy's numbers become Python's, integers in fields of floats become floats, and lists become tuples. The metadata
+    of a whole number may have its `least`, and what it must be `below`; fields of texts are not checked.
+
+    Args:
+        config: a frozen dataclass, during its creation.
+        rules: by field.
+
+    Raises:
+        ConfigurationError: with the field, the rule and the value.
+    """
+    for field, kind, may_be_none in _kinds_of(config.__class__):
+        value = plain(getattr(config, field.name))
+        if field.metadata.get("seconds"):
+            value = require_seconds(field.name, value)
+        elif value is not None or not may_be_none:
+            value = _of_kind(config, field, kind, value, may_be_none)
+        object.__setattr__(config, field.name, value)
+    for name, of_field in rules.items():
+        for text, holds in of_field:
+            value = getattr(config, name)
+            require(config, name, value is None or holds(value), text)
+
+
+@cache
+def _kinds_of(config_type: Any) -> "list[tuple[Field[Any], Any, bool]]":
+    """Each field, its type without None, and whether it may be None."""
+    hints, found = get_type_hints(config_type), []
+    for field in fields(config_type):
+        kind, may_be_none = hints[field.name], NoneType in get_args(hints[field.name])
+        found.append((field, get_args(kind)[0] if may_be_none else kind, may_be_none))
+    return found
+
+
+def _of_kind(config: Any, field: "Field[Any]", kind: Any, value: Any, may_be_none: bool) -> Any:
+    """The value of a field in the type of the field."""
+    name = field.name
+    if kind is bool:
+        rule = "must be True, False or None" if may_be_none else "must be True or False"
+        require(config, name, isinstance(value, bool), rule)
+    elif "least" in field.metadata:
+        value = require_whole(name, value, field.metadata["least"], below=field.metadata.get("below", 2**63))
+    elif kind is int:
+        require(config, name, type(value) is int, "must be a whole number")
+    elif kind is float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
+        is_schedule = callable(value) or (isinstance(value, str) and value.isalpha())  # as elsewhere
+        remedy = f" (train takes schedules={{{name!r}: ...}})" if is_schedule else ""
+        require(config, name, in_range, f"must be a finite number of 32 bits{remedy}")
+        value = float(value)  # for an integer, torch would use 64 bits
+    elif get_origin(kind) is Literal:
+        choices = get_args(kind)
+        require(config, name, value in choices, f"must be {'None or ' * may_be_none}one of {', '.join(choices)}")
+    elif kind == tuple[int, ...]:
+        rule = "must be a tuple of whole numbers, each from 1 to"
+        require(config, name, _are_widths(value), f"{rule} {MOST_ROWS}")
+        value = tuple(map(plain, value))
+    elif kind == tuple[str, ...] and may_be_none:
+        are_keys = isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(key, str) for key in value)
+        require(config, name, are_keys and len({*value}) == len(value), "must be None, or a tuple of keys, each once")
+        value = tuple(value)
+    elif kind == dict[str, Any]:
+        is_object = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        is_json = field.metadata.get("json", False)
+        require(config, name, is_object, f"must be a dict of {'values' if is_json else 'arguments'} by name")
+        try:
+            value = held_by_json(dict(value)) if is_json else value
+        except ValueError as error:
+            require(config, name, False, f"must be what JSON can hold ({error})")
+    elif get_origin(kind) is dict:
+        rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
+        is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)
+        require(config, name, is_one and all(map(_are_widths, value.values())) and all(value.values()), rule)
+        value = {key: tuple(map(plain, widths)) for key, widths in value.items()}
+    return value
+
+
+def _are_widths(widths: Any) -> bool:
+    is_list = isinstance(widths, (list, tuple))
+    return is_list and all(type(width) is int and 1 <= width <= MOST_ROWS for width in map(plain, widths))

@@ -560,7 +560,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"pool": 0}}, "pool must be"),
         ({"self_play": {"snapshot_every": 0}}, "snapshot_every must be"),
         ({"self_play": {"latest": 1.5}}, "latest must lie between 0 and 1, got 1.5"),
-        ({"self_play": {"opponents": "best"}}, "opponents must be uniform or prioritised, got 'best'"),
+        ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play, and agents against each other, are for PettingZoo's"),

@@ -507,7 +507,12 @@ def test_settings_of_ones_own_are_kept_and_tell_runs_apart(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
-    [([1], "a dict by name"), ({1: 2}, "a dict by name"), ({"a": object()}, "what JSON can hold"), ({"a": np.nan}, "")],
+    [
+        ([1], "a dict of values by name"),
+        ({1: 2}, "a dict of values"),
+        ({"a": object()}, "what JSON can hold"),
+        ({"a": np.nan}, ""),
+    ],
 )
 def test_settings_of_ones_own_are_what_json_can_hold(settings: Any, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=f"settings must be {rule}"):

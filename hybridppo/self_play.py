@@ -167,7 +167,7 @@ def _score(
         played = environments.steer(Steering("once", "take_results", []))
     # The number of games of each environment is fixed beforehand: else short ones would count more.
     counts = [games // num_envs + (number < games % num_envs) for number in range(num_envs)]
-    counted = [score for count, results in zip(counts, played, strict=True) for *_, score in results[:count]]
+    counted = [score for count, (results, _) in zip(counts, played, strict=True) for *_, score in results[:count]]
     return float(np.mean(counted))
 
 
@@ -258,9 +258,10 @@ class OpponentPools(Callback):
 
     def on_rollout(self, run: TrainingRun) -> None:
         """Count the games of a rollout that has ended, take snapshots if they are due, and weigh the opponents."""
-        for of_environment in self._sampler.steer(Steering("once", "take_results", [])):
-            for result in of_environment:
+        for results, missed in self._sampler.steer(Steering("once", "take_results", [])):
+            for result in results:
                 self._count(*result)
+            self._sampler.counts.add_missed(missed)
         learning = [policy for policy, pool in self.pools.items() if pool.learns]
         newest = int(next(reversed(self.pools[learning[0]].snapshots)))
         if self._sampler.counts.env_steps >= newest + self._options.snapshot_every:

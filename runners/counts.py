@@ -287,6 +287,13 @@ class Counts:
         returns = self.returns_so_far(block, valid, columns)
         return CountedRows(valid[:, columns], block.terminated[:, columns], broken_off is None, returns)
 
+    def add_missed(self, episodes: Sequence[tuple[str, float]]) -> None:
+        """Count episodes that ended before their agent's first turn: the policy and the return of each."""
+        for policy, episode_return in episodes:
+            counted = [self.by_policy[policy].statistics] if policy in self.by_policy else []
+            for statistics in (self.statistics, *counted):
+                statistics.add_ended([episode_return], [0], 1)
+
     def numbers(self) -> tuple[int, int, int, list[tuple[int, int]]]:
         """The counts at this moment, for `since`."""
         of_policies = [(policy.agent_steps, policy.statistics.episodes) for policy in self.by_policy.values()]

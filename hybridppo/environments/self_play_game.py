@@ -38,6 +38,10 @@ class _Match:
         self.results: list[list[Any]] = []
         """For each ended episode, the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
         for a draw, else 0."""
+        self.missed: list[list[Any]] = []
+        """For each of the learner's players whose episode ended before its first turn, the policy and the return."""
+        self.before: list[float] = []
+        """The reward of each column before the learner's first turn, which its first step gets."""
 
 
 class SelfPlayGame:
@@ -103,14 +107,15 @@ class SelfPlayGame:
         """Draw the opponents of each policy from its `snapshots`, by name, with their `weights`, from now on."""
         self._pools = {policy: (list(pool["snapshots"]), pool["weights"]) for policy, pool in pools.items()}
 
-    def take_results(self) -> list[list[Any]]:
-        """The results of the episodes since the last call."""
-        found, self._match.results = self._match.results, []
+    def take_results(self) -> tuple[list[list[Any]], list[list[Any]]]:
+        """The results of the episodes since the last call, and those that were missed, as in `_Match`."""
+        found = self._match.results, self._match.missed
+        self._match.results, self._match.missed = [], []
         return found
 
     def take_over(self, before: "SelfPlayGame") -> None:
         """Take over the results of the environment that this one replaces."""
-        self._match.results = before._match.results
+        self._match.results, self._match.missed = before._match.results, before._match.missed
 
     def reset_options(self) -> dict[str, Any]:
         """The pools from which the next reset draws opponents."""
@@ -137,11 +142,18 @@ class SelfPlayGame:
                 for policy, (names, weights) in pools.items()
                 if self._others_of(policy)
             }
-            if self._others_play():
+            self.rewards[:] = 0
+            beginners = [player for player in match.learners if inner.present[player]]
+            is_present = self._others_play()
+            gone = [player for player in beginners if not inner.present[player]]
+            match.missed += [[self._policies[player], float(match.gains[player])] for player in gone]
+            self.rewards[[self._columns[player] for player in gone]] = 0
+            if is_present:
                 break
             self._add_result()  # the others have ended the game before the learner's turn
         else:
             raise BadValueError(f"{MOST_RESETS} episodes in a row have ended before the learner's turn")
+        match.before = self.rewards.tolist()
         self._rows[:], self.is_over, self.present[:] = 0, False, False
         self._show()
         return self._rows, {}
@@ -152,6 +164,8 @@ class SelfPlayGame:
         self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
+        if self._match.before:
+            self.rewards[:], self._match.before = self._match.before, []
         self._play([inner.turn] if inner.takes_turns else np.flatnonzero(inner.present).tolist(), actions)
         self._others_play()
         self._show()

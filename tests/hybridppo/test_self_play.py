@@ -205,8 +205,8 @@ def test_the_learner_is_one_player_and_the_opponent_the_other() -> None:
         assert game.terminated.tolist() == [True]
     assert sides == {0, 1}
     assert opponent.rows[1].tolist() == [[0, 1, 0, 0]]  # the learner's paper
-    assert game.take_results() == [["", "", "somebody", 1.0]] * 8
-    assert game.take_results() == []
+    assert game.take_results() == ([["", "", "somebody", 1.0]] * 8, [])
+    assert game.take_results() == ([], [])
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
@@ -223,7 +223,7 @@ def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
     assert (rows.tolist(), rewards.tolist(), game.terminated.tolist()) == ([[2.0]], [0.0], [False])
     _, rewards, *_ = game.step([1])
     assert (rewards.tolist(), game.terminated.tolist()) == ([1.0], [True])
-    assert game.take_results()[-1] == ["", "", "somebody", 1.0]
+    assert game.take_results()[0][-1] == ["", "", "somebody", 1.0]
 
 
 def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
@@ -252,12 +252,43 @@ def test_games_that_ended_before_a_restart_are_rated() -> None:
     environments = make_environments(Fails, 1, SelfPlayOptions(opponent_of=Plays(0), on_env_error="restart"))
     environments.steer(Steering("self_play", "set_opponents", [{"": {"snapshots": ["somebody"], "weights": [1.0]}}]))
     take = Steering("once", "take_results", [])
-    assert environments.steer(take) == [[]]
+    assert environments.steer(take) == [([], [])]
     environments.reset(0)
     for _ in range(6):
         environments.step(np.array([1]))
-    assert environments.steer(take) == [[["", "", "somebody", 1.0]]]
-    assert environments.steer(take) == [[]]
+    assert environments.steer(take) == [([["", "", "somebody", 1.0]], [])]
+    assert environments.steer(take) == [([], [])]
+
+
+class Striking(Counting):
+    """The first move is worth `reward`, and the game ends after so many moves of one."""
+
+    def __init__(self, moves: int, reward: float) -> None:
+        self._moves, self._reward = moves, reward
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        super().reset()
+        self._left = self._moves
+
+    def step(self, action: Any) -> None:
+        is_first = self._left == self._moves
+        super().step(0)
+        if is_first:
+            self._sums = {"first": self._reward, "second": -self._reward}
+
+
+@pytest.mark.parametrize("moves", [1, 3])
+@pytest.mark.parametrize("config", [SMALL, {"first": SMALL, "second": SMALL}], ids=["one policy", "two"])
+def test_games_and_rewards_before_the_learners_first_turn_are_counted(moves: int, config: Any) -> None:
+    env: Any = partial(Striking, moves, 1.0)
+    metrics = hybridppo.train(
+        env, total_steps=4 * BATCH, seed=0, config=config, self_play=OFTEN, placement="cpu", progress=False
+    ).metrics
+    assert metrics["episode_return_mean"] == pytest.approx(0.0, abs=0.4)
+    assert metrics["episode_length_mean"] == pytest.approx(0.5 * moves, abs=0.15)
+    if isinstance(config, dict):
+        found = [metrics[f"{policy}/episode_return_mean"] for policy in config]
+        assert found == {1: [1.0, -1.0], 3: [2.0, -2.0]}[moves]
 
 
 class Tugging:
@@ -301,7 +332,7 @@ def test_of_several_policies_one_is_all_its_players_and_snapshots_the_others() -
         assert game.is_over
         assert not game.present.any()
         assert opponent.rows[-1].tolist() == shown
-        assert game.take_results() == [result]
+        assert game.take_results() == ([result], [])
         met.add(policy)
     assert met == {"red", "blue"}
 
@@ -332,11 +363,12 @@ class Steered:
 
     def __init__(self, results: list[Any]) -> None:
         self.steering: list[Any] = []
-        self.counts, self._results, self.told = SimpleNamespace(env_steps=0), results, []
+        self.counts: Any = SimpleNamespace(env_steps=0, add_missed=list)
+        self._results, self.told = results, []
 
     def steer(self, steering: Any, while_paused: bool = False) -> list[Any]:
         if steering.name == "take_results":
-            return [self._results]
+            return [(self._results, [])]
         self.told.append(steering)
         return []
 

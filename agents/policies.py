@@ -399,7 +399,6 @@ class Policies:
         agent, own = self.agents[name], torch.tensor(self.columns[name], device=rollout.rewards.device)
         part = rollout.of_agents(own, len(self.config.agents))
         if self.memory is not None:
-            assert part.states is not None
             memory = agent.memory
             states = None if memory is None else part.states[..., : memory.state_size].contiguous()
             part = replace(part, states=states, starts=None if memory is None else part.starts)

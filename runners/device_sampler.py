@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -18,8 +19,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.on_device import DeviceRollout
-from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import Counts, EpisodeStatistics
 from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like
 from hybridppo.spaces.arrays import Array
@@ -182,7 +182,7 @@ class TensorStatistics(EpisodeStatistics):
 class DeviceCounts(Counts):
     """Counts on the device; the numbers of a rollout are copied to the host together."""
 
-    def add_block(self, block: DeviceRollout, is_finite: Tensor) -> bool:
+    def add_block(self, block: Rollout, is_finite: Tensor) -> bool:
         """Count a rollout, with one wait for the device; whether its numbers are finite, else it is not counted."""
         valid = torch.ones_like(block.terminated) if block.absent is None else ~block.absent
         ended = (block.terminated | block.truncated) & valid
@@ -225,11 +225,12 @@ class BaseDeviceSampler(Sampler):
     rows_are = "on a device"
     counts: DeviceCounts
 
-    def __init__(self, environments: Environments, block: DeviceRollout, plan: RolloutPlan) -> None:
+    def __init__(self, environments: Environments, block: Rollout, plan: RolloutPlan) -> None:
         self._block, self._device = block, block.rewards.device
         self._accelerator = accelerator_of(self._device)
         statistics = partial(TensorStatistics, device=self._device)
         super().__init__(environments, plan, DeviceCounts(environments, block.rewards.shape[1], statistics=statistics))
+        self._buffers = deque([block])
         self._observation = block.observations[0].clone()
         self._all_rows = torch.arange(self.num_steps * self.num_envs, device=self._device)
         self.restart(plan.env_seed)
@@ -241,9 +242,9 @@ class BaseDeviceSampler(Sampler):
         """Reset every environment; the first observations."""
         raise NotImplementedError
 
-    def _begin(self) -> DeviceRollout:
+    def _begin(self) -> Rollout:
         self._draw_noise()
-        return self._block
+        return self._next_buffer()
 
     def _draw_noise(self) -> None:
         """Draw the noise of a rollout's actions."""
@@ -312,12 +313,6 @@ class BaseDeviceSampler(Sampler):
 
     # Checkpoints
 
-    def _rows_of(self, buffer: DeviceRollout, filled: int) -> dict[str, Tensor]:
-        return buffer.rows_that_matter(filled, self._plan.memory)
-
-    def _buffer_for(self, filled: int) -> DeviceRollout:
-        return self._block
-
 
 class DeviceSampler(BaseDeviceSampler):
     """Samples compiled environments on a device.
@@ -337,7 +332,7 @@ class DeviceSampler(BaseDeviceSampler):
 
     def _reset(self, env_seed: int) -> Tensor:
         self._on_device.restart(env_seed)
-        return self._block.observations[0]
+        return cast(Tensor, self._block.observations[0])
 
     def _draw_noise(self) -> None:
         self._noise_seed = self._plan.noise.integers(WORD, size=2).tolist()
@@ -416,12 +411,12 @@ class TensorSampler(BaseDeviceSampler):
         self._key = int(low), int(high)
         distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
-        layout = RolloutBuffer.layout(plan.num_steps, num_envs, environments.encode, distribution, plan.memory)
+        layout = Rollout.layout(plan.num_steps, num_envs, environments.encode, distribution, plan.memory)
         shape, dtype = layout["observations"]
         layout["finals"] = ((plan.num_steps, *shape[1:]), dtype)
-        if not environments.agents:
-            del layout["absent"]
-        block = DeviceRollout.zeros(layout, environments.device)
+        for name in ("restarted", "waiting", "noise", *(() if environments.agents else ("absent",))):
+            del layout[name]
+        block = Rollout.on_device(layout, environments.device)
         self._number = 0
         """The number of the rollout."""
         self._state_of_actor: Tensor
@@ -438,7 +433,7 @@ class TensorSampler(BaseDeviceSampler):
 
     # Filling
 
-    def _begin(self) -> DeviceRollout:
+    def _begin(self) -> Rollout:
         self._number += 1
         self._rows_unknown = []
         return super()._begin()
@@ -464,8 +459,6 @@ class TensorSampler(BaseDeviceSampler):
         block, rows, memory = self._block, self._block.observations[t], self._plan.memory
         if memory is None:
             return self._actor.on_device(rows)
-        assert block.starts is not None  # the layout has both with a memory
-        assert block.states is not None
         block.starts[t].copy_(self._starts)
         if t % memory.sequence_length == 0:
             state = self._state_of_actor.masked_fill(self._starts[:, None], 0.0)
@@ -501,7 +494,7 @@ class TensorSampler(BaseDeviceSampler):
                     "as in rsl_rl)",
                     self._environments.name,
                 )
-        return self._block.finals.flatten(0, 1).index_select(0, rows)
+        return cast(Tensor, self._block.finals.flatten(0, 1).index_select(0, rows))
 
     def _refuse_numbers(self) -> None:
         block, environments = self._block, self._environments

@@ -21,7 +21,7 @@ from hybridppo.environments.state import ActionHistory
 from hybridppo.networks.numpy_actors import NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
-from hybridppo.rollouts.rollout import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.rollout import FinalObservations, Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import global_draws_warned_of
 
@@ -90,7 +90,7 @@ class Fused:
         """The rows of a slice."""
         self._finals = np.empty((self.num_rows, columns, environments.written.size), np.float32)
 
-    def fill(self, buffer: RolloutBuffer, first: int, end: int) -> FinalObservations:
+    def fill(self, buffer: Rollout, first: int, end: int) -> FinalObservations:
         """Fill rows `first` to `end` of a rollout whose row `first` has observations; return final observations.
 
         Raises:
@@ -236,7 +236,7 @@ class Stepper:
 
     def fill(
         self,
-        buffer: RolloutBuffer,
+        buffer: Rollout,
         actor: SamplingActor,
         stop: Flag = NEVER,
         first: int = 0,
@@ -280,7 +280,7 @@ class Stepper:
         return filled, finals
 
     def _fill_slices(
-        self, compiled: Fused, buffer: RolloutBuffer, stop: Flag, first: int, end: int
+        self, compiled: Fused, buffer: Rollout, stop: Flag, first: int, end: int
     ) -> tuple[int, FinalObservations]:
         """As `fill`, with one compiled call for several rows."""
         finals: FinalObservations = []
@@ -293,7 +293,7 @@ class Stepper:
         return end, finals
 
     def _fill_rows(
-        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, first: int, end: int, num_episodes: int | None
+        self, buffer: Rollout, actor: SamplingActor, stop: Flag, first: int, end: int, num_episodes: int | None
     ) -> tuple[int, FinalObservations]:
         """As `fill`, row by row."""
         environments = self._environments

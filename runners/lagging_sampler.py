@@ -23,8 +23,7 @@ from torch import Tensor
 from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.on_device import allocate
-from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer
+from hybridppo.rollouts.rollout import FinalObservations, Rollout
 from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError
@@ -116,9 +115,9 @@ class LaggingSampler(Sampler):
         workers = Workers(plan=replace(plan, num_steps=steps), template=template, **options)
         workers.on_loss, self._workers = self._begin_anew, workers
         super().__init__(workers, plan)
-        layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
+        layout = Rollout.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
-        self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, plan.pin_for)
+        self._rollout_buffer = Rollout.in_memory({**layout, "noise": ((0, *noise_shape), dtype)}, plan.pin_for)
         self._steps, self._width = steps, self.num_envs // num_workers
         self._envs = workers.columns
         self._max_lag, self._drops = max_lag, drops
@@ -286,7 +285,7 @@ class LaggingSampler(Sampler):
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
         return replace(rollout, versions=torch.from_numpy(versions))
 
-    def _joined(self, parts: Sequence[Part]) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
+    def _joined(self, parts: Sequence[Part]) -> tuple[Rollout, Array, FinalObservations, Array, Array]:
         """A rollout of these parts: arrays, which rows are steps, final observations, versions and returns `[T, N]`.
 
         If other steps follow a part in its column, its episodes are truncated there, so that they are bootstrapped.
@@ -304,7 +303,7 @@ class LaggingSampler(Sampler):
             counted = part.counted
             assert counted is not None
             ours = self._buffers[self._turn_of(part)].of(self._envs[part.worker])
-            for name, array in ours.arrays.items():
+            for name, array in ours.columns().items():
                 if name != "noise":
                     start = 0 if name == "history" else rows.start
                     getattr(whole, name)[start : start + len(array), envs] = array

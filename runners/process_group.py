@@ -380,7 +380,7 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
             found[name] = torch.cat([part[name] for part in parts])
     for prefix in _rollouts_in(parts[0]):
         whole = joined([_rollout(part, prefix) for part in parts])
-        found |= {f"{prefix}{name}": tensor for name, tensor in whole.tensors().items()}
+        found |= {f"{prefix}{name}": tensor for name, tensor in whole.columns().items()}
     return found
 
 
@@ -392,7 +392,7 @@ def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str
             found[name] = tensor.chunk(count)[number].clone()
     for prefix in _rollouts_in(tensors) if count > 1 else ():
         own = in_parts(_rollout(tensors, prefix), count).parts[number]
-        found |= {f"{prefix}{name}": tensor for name, tensor in own.tensors().items()}
+        found |= {f"{prefix}{name}": tensor for name, tensor in own.columns().items()}
     return found
 
 

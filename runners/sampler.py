@@ -6,6 +6,7 @@ is another object: a `LocalFiller` in this process, or the `Workers` of `workers
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -24,8 +25,7 @@ from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, shown_error
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.on_device import allocate
-from hybridppo.rollouts.rollout import FinalObservations, Rollout, RolloutBuffer, steps_by_turns
+from hybridppo.rollouts.rollout import FinalObservations, Rollout, steps_by_turns
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array
@@ -53,8 +53,7 @@ COLUMNS_AS_WRITTEN = ("observations", "terminated", "truncated", "starts", "stat
 class UnfinishedRollout:
     """A rollout that was begun and not returned."""
 
-    buffer: Any
-    """A `RolloutBuffer`, or a `DeviceRollout`."""
+    buffer: Rollout
     version: int
     """The version of the parameters that act."""
     filled: int = 0
@@ -106,11 +105,11 @@ class Sampler:
         self._stop: Flag = bytearray(1)
         """Set to 1 to stop before the next step."""
         if counts is None:
-            self._buffers: list[RolloutBuffer] = environments.buffers
+            self._buffers = deque[Rollout](environments.buffers)
             num_columns = self._buffers[0].rewards.shape[1]
             environments.counts = counts = Counts(environments, num_columns, plan.discounts)
             self._stop = environments.stop
-        self._turn, self._has_warned = 0, False
+        self._has_warned = False
         self.counts, self.infos = counts, InfoMetrics(environments)
         self.num_steps, self.num_envs = plan.num_steps, counts.num_columns
         self._unfinished: UnfinishedRollout | None = None
@@ -273,11 +272,15 @@ class Sampler:
 
     def _begin(self) -> Any:
         """The arrays for the next rollout, with new noise."""
-        buffer = self._buffers[self._turn]
-        self._turn = (self._turn + 1) % len(self._buffers)
+        buffer = self._next_buffer()
         if self._plan.num_episodes is None:
             buffer.noise[:] = self._plan.distribution.draw_noise(self._plan.noise, (len(buffer.noise), self.num_envs))
         return buffer
+
+    def _next_buffer(self) -> Rollout:
+        """The arrays of all rollouts, by turns."""
+        self._buffers.rotate(-1)
+        return self._buffers[-1]
 
     def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
         """Begin to fill the rest of the rows."""
@@ -299,14 +302,14 @@ class Sampler:
         """Count and return a rollout that has ended; None if restarts have left nothing to learn from."""
         buffer = unfinished.buffer
         if unfinished.filled < len(buffer.rewards):
-            buffer = buffer.first(unfinished.filled, self._plan.memory)
+            buffer = buffer.with_columns(**buffer.rows(unfinished.filled, self._plan.memory))
         valid, _ = self.counts.add(buffer)
         returns = self.counts.returns_so_far(buffer, valid)
         if not self._has_steps(buffer, valid):
             return None
         return self._rollout_of(buffer, valid, unfinished.finals, unfinished.version, returns)
 
-    def _has_steps(self, buffer: RolloutBuffer, valid: Array) -> bool:
+    def _has_steps(self, buffer: Rollout, valid: Array) -> bool:
         """Whether restarts have left at least two steps: nothing can be learned from one."""
         is_lost = bool(buffer.restarted.any())
         if is_lost:
@@ -316,7 +319,7 @@ class Sampler:
         return not is_lost
 
     def _rollout_of(
-        self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int, returns: Array | None
+        self, buffer: Rollout, valid: Array, finals: FinalObservations, version: int, returns: Array | None
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
@@ -437,24 +440,17 @@ class Sampler:
         """The rows of a rollout that a checkpoint needs, by name; views."""
         end = self.num_steps if self._plan.num_episodes is None else chunk_end(filled)
         noise = slice(self._plan.distribution.noise_row(filled), self._plan.distribution.noise_rows(end))
-        rows = buffer.rows(filled, noise, self._plan.memory)
-        return {name: torch.from_numpy(array[which]) for name, (array, which) in rows.items()}
+        return {name: torch.as_tensor(rows) for name, rows in buffer.rows(filled, self._plan.memory, noise).items()}
 
     def _noise_under_way(self) -> dict[str, Any]:
         """The noise of the rollout under way as JSON, if it is not among the rows."""
         return {}
 
-    def _buffer_for(self, filled: int) -> Any:
-        """The next rollout, with room for so many rows, which are loaded."""
-        buffer = self._buffers[self._turn]
-        self._turn = (self._turn + 1) % len(self._buffers)
-        if self._plan.num_episodes is not None:
-            self._environments.make_room(buffer, chunk_end(filled))
-        return buffer
-
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         """Restore a rollout under way."""
-        buffer = self._buffer_for(filled)
+        buffer = self._next_buffer()
+        if self._plan.num_episodes is not None:
+            self._environments.make_room(buffer, chunk_end(filled))
         if filled > len(buffer.rewards):
             raise ValueError(f"filled is {filled}, but a rollout has {len(buffer.rewards)} rows")
         for name, mine in self._rows_of(buffer, filled).items():
@@ -477,9 +473,7 @@ class Sampler:
             ValueError: if a tensor has another shape or type, or a row is out of range.
         """
         encode = self._encode
-        layout = RolloutBuffer.layout(
-            len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory
-        )
+        layout = Rollout.layout(len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory)
         finals = (len(rollout.final_rows), *encode.shape), layout["observations"][1]
         layout |= {"log_probs": layout["rewards"], "final_observations": finals}
         for name in TENSORS_OF_ROLLOUTS:
@@ -534,12 +528,12 @@ class LocalFiller(Stepper):
         self.seed_episodes(0)
         super().__init__(environments, plan.distribution, plan.env_seed, plan.memory)
 
-    def _allocated(self, num_steps: int) -> RolloutBuffer:
+    def _allocated(self, num_steps: int) -> Rollout:
         environments, plan = self._environments, self._plan
         shape = num_steps, environments.num_envs
-        return allocate(RolloutBuffer.layout(*shape, self.encode, plan.distribution, plan.memory), plan.pin_for)
+        return Rollout.in_memory(Rollout.layout(*shape, self.encode, plan.distribution, plan.memory), plan.pin_for)
 
-    def fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def fill_async(self, buffer: Rollout, actor: SamplingActor, first: int) -> None:
         """Begin to fill a buffer from row `first` on."""
         method = self.fill if self._plan.num_episodes is None else self._fill_episodes
         fill = partial(method, buffer, actor, self.stop, first)
@@ -550,7 +544,7 @@ class LocalFiller(Stepper):
         return self._wait()
 
     def _fill_episodes(
-        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, filled: int
+        self, buffer: Rollout, actor: SamplingActor, stop: Flag, filled: int
     ) -> tuple[int, FinalObservations]:
         """As `fill`, until so many episodes have ended."""
         assert self._plan.num_episodes is not None
@@ -573,7 +567,7 @@ class LocalFiller(Stepper):
         self.seconds = seconds
         return filled, finals
 
-    def make_room(self, buffer: RolloutBuffer, num_steps: int) -> None:
+    def make_room(self, buffer: Rollout, num_steps: int) -> None:
         """Let a buffer have at least so many rows."""
         while len(buffer.rewards) < num_steps:
             buffer.grow_into(self._allocated(2 * len(buffer.rewards)))
@@ -609,7 +603,7 @@ class LocalFiller(Stepper):
         self._environments.close()
 
 
-def num_ends(buffer: RolloutBuffer, first: int, end: int) -> int:
+def num_ends(buffer: Rollout, first: int, end: int) -> int:
     """The number of episodes that end in these rows."""
     return int((buffer.terminated[first:end] | buffer.truncated[first:end]).sum())
 

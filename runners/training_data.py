@@ -154,7 +154,7 @@ class OnPolicyData:
         """The state for `load_state`, tensors and a JSON object. Several processes always end an update."""
         if self.rollout is None:
             return {}, {"version": None}
-        return self.rollout.tensors(), {"version": self.rollout.version}
+        return self.rollout.columns(), {"version": self.rollout.version}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], directory: Any) -> None:
         """Restore a saved state."""

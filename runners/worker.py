@@ -15,7 +15,7 @@ from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
-from hybridppo.rollouts.rollout import Layout, RolloutBuffer
+from hybridppo.rollouts.rollout import Layout, Rollout
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
@@ -60,7 +60,7 @@ class Worker:
             raise
 
     def fill(
-        self, buffer: RolloutBuffer, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
+        self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
     ) -> Filled:
         """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
         rows, finals = self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
@@ -137,7 +137,7 @@ def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays,
     """A context with a worker's environments; the function fills rows, or answers other messages."""
     with contextlib.closing(Worker(setup, envs, seed)) as worker:
         of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["layout"]} for i in range(setup["num_buffers"])]
-        buffers = [RolloutBuffer(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
+        buffers = [Rollout(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
         published, stop = PublishedParameters(arrays), arrays["stop"].data
         worker.stepper.heartbeat = heartbeat.data
 

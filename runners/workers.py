@@ -23,14 +23,13 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
 from hybridppo.networks.numpy_mlp import ArrayActor
-from hybridppo.rollouts.on_device import PageLock, allocate
-from hybridppo.rollouts.rollout import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.rollout import FinalObservations, Rollout
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.devices import accelerator_of
+from hybridppo.system.devices import PageLock, accelerator_of
 from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 class Transport(Pool):
     """A pool that also carries parameters and rollouts, between workers and a sampler."""
 
-    buffers: list[RolloutBuffer]
+    buffers: list[Rollout]
     """The arrays of rollouts."""
     stop: Flag
     """Set to 1 to stop workers before their next step."""
@@ -76,9 +75,9 @@ class Work:
         """Seconds without an answer or a step after which a worker is lost."""
         return float(self.setup["options"].worker_timeout)
 
-    def allocate(self) -> RolloutBuffer:
+    def allocate(self) -> Rollout:
         """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
-        return allocate(self.setup["layout"], self.pin_for)
+        return Rollout.in_memory(self.setup["layout"], self.pin_for)
 
 
 FEWEST_ROLLOUTS = 5
@@ -133,7 +132,7 @@ class Processes(LocalProcesses, Transport):
         layout |= PublishedParameters.layout(sum(map(math.prod, setup["shapes"])))
         super().__init__("hybridppo.runners.worker", "worker", work.shares, setup, work.timeout, layout=layout)
         self._published = PublishedParameters(self.arrays)
-        self.buffers = [RolloutBuffer(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
+        self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None
         if work.pin_for is not None:
@@ -193,9 +192,7 @@ class Workers:
         self._shares = shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
-        layout = RolloutBuffer.layout(
-            plan.num_steps, num_envs * agents, template.encode, plan.distribution, plan.memory
-        )
+        layout = Rollout.layout(plan.num_steps, num_envs * agents, template.encode, plan.distribution, plan.memory)
         setup = {
             "source": to_send(source),
             "options": options,
@@ -237,7 +234,7 @@ class Workers:
         assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
 
-    def fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def fill_async(self, buffer: Rollout, actor: SamplingActor, first: int) -> None:
         """Let each worker fill its columns of a buffer from row `first` on."""
         self.publish(actor)
         self._turn, self._first = next(i for i, mine in enumerate(self.buffers) if mine is buffer), first
@@ -284,7 +281,7 @@ class Workers:
         ]
         return filled, sorted(finals, key=lambda final: final[:2])  # in the order of one process
 
-    def _drop_lost(self, buffer: RolloutBuffer, first: int, end: int) -> None:
+    def _drop_lost(self, buffer: Rollout, first: int, end: int) -> None:
         """Drop what lost workers wrote to rows `first` to `end`, and the episodes that they were in."""
         for worker in self._replaced:
             columns = self.columns[worker]
@@ -293,7 +290,7 @@ class Workers:
                 self.counts.env_restarts += (columns.stop - columns.start) // self.num_agents
                 continue
             part = buffer.of(columns)
-            for name, array in part.arrays.items():
+            for name, array in part.columns().items():
                 if name not in ("observations", "noise", "states", "history"):
                     array[first:end] = 0
             part.observations[first + 1 if first else 0 : end + 1] = 0

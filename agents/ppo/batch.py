@@ -335,8 +335,6 @@ class CriticMemory(nn.Module):
 
     def sequences(self, steps: Batch, rollout: Rollout) -> Batch:
         """Every column of the rollout cut into sequences; those without steps are left out."""
-        assert rollout.states is not None  # from a sampler that knows the layout of the state
-        assert rollout.starts is not None
         missing = -len(rollout.rewards) % self._length
 
         def cut(column: Tensor) -> Tensor:
@@ -378,7 +376,8 @@ def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
     offsets = torch.arange(-before, 1, device=device)
     # [T + 1, N, K]: the frame of that age, or the first of the episode.
     steps = torch.maximum((rows + offsets).unsqueeze(1), begins.unsqueeze(-1))
-    return (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
+    numbers: Tensor = (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
+    return numbers
 
 
 def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:

@@ -132,7 +132,7 @@ class _Kept(nn.Module):
     def __init__(self, rollout: Rollout) -> None:
         super().__init__()
         self.version = rollout.version
-        for name, tensor in rollout.tensors().items():
+        for name, tensor in rollout.columns().items():
             self.register_buffer(name, tensor)
 
     def rollout(self) -> Rollout:

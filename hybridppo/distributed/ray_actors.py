@@ -20,7 +20,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import NEVER, Filled
 from hybridppo.runners.worker import Worker, parameters_of
 from hybridppo.spaces.arrays import Array
@@ -130,7 +130,7 @@ class RemoteSampler(RayWorker):
         arrays = {
             name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
         }
-        self._buffer = RolloutBuffer(**arrays)
+        self._buffer = Rollout(**arrays)
 
     def answer(self, kind: str, value: Any) -> Any:
         """Answer "fill" with `FilledRows`; others as `Worker.answer`.
@@ -153,7 +153,7 @@ class RemoteSampler(RayWorker):
         self.seconds = self._worker.stepper.seconds
         arrays = {
             name: array[new_rows(name, first, filled.rows, self._memory)]
-            for name, array in self._buffer.arrays.items()
+            for name, array in self._buffer.columns().items()
             if name != "noise"
         }
         return FilledRows(turn, first, filled, arrays)

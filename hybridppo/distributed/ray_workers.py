@@ -368,7 +368,7 @@ class RaySamplers(RayPool, Transport):
         answer, seconds = super().receive(worker)
         if not isinstance(answer, FilledRows):
             return answer, seconds
-        part, rows = self.buffers[answer.turn].of(self._work.columns[worker]), answer.filled.rows
+        part, rows = self.buffers[answer.turn].of(self._work.columns[worker]).columns(), answer.filled.rows
         for name, array in answer.arrays.items():
-            part.arrays[name][new_rows(name, answer.first, rows, self._work.setup["memory"])] = array
+            part[name][new_rows(name, answer.first, rows, self._work.setup["memory"])] = array
         return answer.filled, seconds

@@ -16,14 +16,12 @@ from torch import Tensor
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, shape_of
 from hybridppo.compiled.kernels import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.rollouts.on_device import DeviceRollout
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import accelerator_of
 
 
-def _rollout(
-    environments: CompiledEnvironments, num_steps: int, num_outputs: int, device: torch.device
-) -> DeviceRollout:
+def _rollout(environments: CompiledEnvironments, num_steps: int, num_outputs: int, device: torch.device) -> Rollout:
     """A rollout whose final observations are as kernels write them."""
     definition, leading, kind = environments.definition, (num_steps, environments.num_envs), "float32"
     finals = leading if definition.episode_length else (1, 1)  # else episodes are never truncated
@@ -36,7 +34,7 @@ def _rollout(
         "finals": ((*finals, environments.written.size), kind),
         **dict.fromkeys(("terminated", "truncated", "absent"), (leading, "bool")),
     }
-    return DeviceRollout.zeros(layout, device)
+    return Rollout.on_device(layout, device)
 
 
 def has_launcher(device: torch.device) -> bool:
@@ -91,7 +89,7 @@ class EnvironmentsOnDevice:
         self._bounds = [torch.from_numpy(bound).to(device) for bound in bounds_of(distribution)]
         self._blocks = self._shape.blocks(num_envs)
         # Passed once, because each costs the host some microseconds.
-        held = {name: launcher.array(tensor) for name, tensor in self.rollout.tensors.items()}
+        held = {name: launcher.array(tensor) for name, tensor in self.rollout.columns().items()}
         own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
         held["observations"] = launcher.array(self.written)
         results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]
@@ -140,13 +138,14 @@ class EnvironmentsOnDevice:
 
     def finals(self, rows: Tensor) -> Tensor:
         """The final observations `[n, obs]` of these rows of the flat rollout, `[T * N]`."""
+        finals: Tensor = self.rollout.finals
         if self._whole is None:
-            return self.rollout.finals.flatten(0, 1)[rows]
+            return finals.flatten(0, 1)[rows]
         if not len(rows):
-            return self.rollout.observations[0, :0]
+            return finals.new_zeros(0, self.rollout.observations.shape[-1])
         num_agents, numbers = self._present.shape[1], torch.arange(len(rows), device=self.device)
         cut = (self.rollout.truncated & ~self.rollout.terminated).view(-1, num_agents)[rows // num_agents]
-        finals = self.rollout.finals.view(-1, num_agents, self.written.shape[2])[rows // num_agents]
+        finals = finals.view(-1, num_agents, self.written.shape[2])[rows // num_agents]
         seen = self._seen(finals.masked_fill(~cut[..., None], 0.0).flatten(0, 1), cut)
         return seen.view(*cut.shape, -1)[numbers, rows % num_agents]
 

@@ -1,6 +1,6 @@
-"""Rollouts: their arrays, the tensors that agents learn from, episodes and advantages.
+"""Rollouts: their columns, episodes and advantages.
 
-Here: the arrays that samplers write (`buffer.py`; `on_device.py` if they stay on a device), the rollout made from them
-(`rollout.py`), the replay buffer (`replay.py`), episode statistics and advantages. Not here: samplers (`runners/`) and
-agents (`agents/`). Begin with `rollout.py`.
+Here: the rollout that samplers write and agents learn from (`rollout.py`), the replay buffer (`replay.py`), the memory
+of recurrent actors (`memory.py`) and advantages. Not here: samplers (`runners/`) and agents (`agents/`). Begin with
+`rollout.py`.
 """

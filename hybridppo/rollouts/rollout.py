@@ -19,6 +19,7 @@ from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
@@ -75,34 +76,69 @@ FinalObservations = list[tuple[int, int, Array]]
 
 
 @dataclass
-class RolloutBuffer(Columns):
-    """The arrays of one rollout, time-major."""
+class Rollout(Columns):
+    """`T` steps of `N` environments, time-major: tensors that an agent learns from, on one device.
 
-    observations: Array
-    """`[T + 1, N, *obs]`, encoded by `ObservationEncoder`; for frame stacks, the newest frames `[T + 1, N, *frame]`."""
-    outputs: Array
-    """`[T, N, outputs]`, the actor's outputs."""
-    actions: Array
-    """`[T, N, *action]`, as drawn."""
-    rewards: Array
-    """`[T, N]`, like the three below."""
-    terminated: Array
-    truncated: Array
-    restarted: Array
-    """`[T, N]`: restarts of the environment in the step, see `Environments.restarted`."""
-    absent: Array
-    """`[T, N]` bool: whether the agent was absent, see `Environments.absent`."""
-    waiting: Array
-    """`[T, N]` bool: whether the agent waited for its turn, see `Environments.waiting`."""
-    noise: Array
-    """`[T, N, noise]`, drawn beforehand; fewer rows if a row is kept for many steps (`noise_rows`)."""
-    starts: Array | None = None
+    A sampler writes into another such rollout: arrays on the host, or tensors on a device. It has the columns under "of
+    a sampler" below, and not yet `log_probs` and the lists of rows.
+
+    Not every row is a step: environments that reset on the step after an episode's end (gymnasium's `NEXT_STEP`) ignore
+    the action of that row. `valid_rows` lists the steps, and only they may count in a loss or a statistic.
+
+    The next rollout may be written into the same memory: keep a `copy`.
+    """
+
+    observations: Any = None
+    """`[T + 1, N, *row]`, encoded by `ObservationEncoder`: the observation of each action, and the one after the last;
+    for frame stacks, the newest frames `[T + 1, N, *frame]`."""
+    actions: Any = None
+    """`[T, N, *action]`, as drawn, before any clipping to the bounds of the space."""
+    log_probs: Any = None
+    """`[T, N]`, for the parameters that acted."""
+    rewards: Any = None
+    """`[T, N]`."""
+    terminated: Any = None
+    """`[T, N]` bool: the episode ended, so the return ends here."""
+    truncated: Any = None
+    """`[T, N]` bool: the episode was cut off, so the rest of the return is bootstrapped."""
+    valid_rows: Any = None
+    """`[M]` int64, ascending flat indices `t * N + n` of the rows that are steps."""
+    final_rows: Any = None
+    """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`; of terminated ones,
+    too, if the agent's class sets `keeps_final_observations`."""
+    final_observations: Any = None
+    """`[K, *row]`, the final observations of these steps."""
+    version: Any = 0
+    """Version of the parameters that acted; the oldest, if `versions` differ."""
+    starts: Any = None
     """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
-    states: Array | None = None
+    states: Any = None
     """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
-
-    history: Array | None = None
+    history: Any = None
     """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
+    versions: Any = None
+    """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
+    returns_so_far: Any = None
+    """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1, where columns change
+    environments, and for agents that take turns. Else it follows from the rewards of the rows."""
+    turns: Any = None
+    """`[1, N]` int64, how often each agent has acted, also in steps that are open; for recurrent actors that take turns
+    only. `starts` then also has the open step."""
+
+    # Of a sampler
+
+    outputs: Any = None
+    """`[T, N, outputs]`, the actor's outputs."""
+    noise: Any = None
+    """`[T, N, noise]`, drawn beforehand; fewer rows if a row is kept for many steps (`noise_rows`)."""
+    restarted: Any = None
+    """`[T, N]`: restarts of the environment in the step, see `Environments.restarted`."""
+    absent: Any = None
+    """`[T, N]` bool: whether the agent was absent, see `Environments.absent`."""
+    waiting: Any = None
+    """`[T, N]` bool: whether the agent waited for its turn, see `Environments.waiting`."""
+    finals: Any = None
+    """On a device, `[T, N, *row]`, the observation after each step if it was truncated; other rows do not matter."""
 
     @staticmethod
     def layout(
@@ -112,10 +148,11 @@ class RolloutBuffer(Columns):
         distribution: Distribution,
         memory: MemoryLayout | None = None,
     ) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type of every array, by name."""
+        """Shape and type of every array that a sampler on the host writes, by name."""
         leading, float32 = (num_steps, num_envs), "float32"
+        frame = encode.shape if encode.frames is None else encode.frames.frame_shape
         layout = {
-            "observations": ((num_steps + 1, num_envs, *encode.shape), encode.dtype.name),
+            "observations": ((num_steps + 1, num_envs, *frame), encode.dtype.name),
             "outputs": ((*leading, distribution.output_size), float32),
             "actions": ((*leading, *distribution.action_shape), np.dtype(distribution.action_dtype).name),
             "rewards": (leading, float32),
@@ -127,54 +164,122 @@ class RolloutBuffer(Columns):
             "noise": ((distribution.noise_rows(num_steps), num_envs, distribution.noise_size), float32),
         }
         if encode.frames is not None:
-            frame, dtype = encode.frames.frame_shape, encode.dtype.name
-            layout["observations"] = ((num_steps + 1, num_envs, *frame), dtype)
-            layout["history"] = ((encode.frames.num_frames - 1, num_envs, *frame), dtype)
+            layout["history"] = ((encode.frames.num_frames - 1, num_envs, *frame), encode.dtype.name)
         if memory is not None:
             layout["starts"] = (leading, "bool")
             layout["states"] = ((memory.num_sequences(num_steps), num_envs, memory.state_size), float32)
         return layout
 
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """All arrays but those that are None, by name."""
-        return self.columns()
+    @classmethod
+    def in_memory(cls, layout: Layout, pin_for: torch.device | None) -> Rollout:
+        """The arrays of a rollout in one block of memory, all zeros.
 
-    def of(self, envs: slice) -> RolloutBuffer:
+        Args:
+            layout: as `layout` returns it.
+            pin_for: the device that copies from it, if page-locked memory makes its copies faster; else None.
+        """
+        if pin_for is None:
+            return cls(**arrays_in(np.zeros(size_of(layout), np.uint8), layout))
+        from hybridppo.system.devices import accelerator_of, page_locked_bytes
+
+        return cls(**arrays_in(page_locked_bytes(size_of(layout), accelerator_of(pin_for)), layout))
+
+    @classmethod
+    def on_device(cls, layout: Layout, device: torch.device) -> Rollout:
+        """Tensors of zeros on a device."""
+        import torch
+
+        kinds = {name: (shape, getattr(torch, dtype)) for name, (shape, dtype) in layout.items()}
+        return cls(**{name: torch.zeros(shape, dtype=kind, device=device) for name, (shape, kind) in kinds.items()})
+
+    def of(self, envs: slice) -> Rollout:
         """The columns of some environments; a view."""
-        return RolloutBuffer(**{name: array[:, envs] for name, array in self.arrays.items()})
+        return self.map(lambda column: column[:, envs])
 
-    def first(self, num_steps: int, memory: MemoryLayout | None) -> RolloutBuffer:
-        """The first steps; a view."""
-        return RolloutBuffer(
-            **{name: array[rows] for name, (array, rows) in self.rows(num_steps, slice(None), memory).items()}
-        )
-
-    def rows(self, filled: int, noise: slice, memory: MemoryLayout | None) -> dict[str, tuple[Array, slice]]:
-        """The arrays with the rows that matter if `filled` are filled: these, and some of the noise."""
+    def rows(self, filled: int, memory: MemoryLayout | None, noise: slice = slice(None)) -> dict[str, Any]:
+        """Views of the rows that matter if `filled` are filled: these, and some of the noise."""
         rows = {"observations": slice(filled + 1), "noise": noise, "history": slice(None)}
         if memory is not None:
             rows["states"] = slice(memory.num_sequences(filled))
-        return {name: (array, rows.get(name, slice(filled))) for name, array in self.arrays.items()}
+        return {name: column[rows.get(name, slice(filled))] for name, column in self.columns().items()}
 
     def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
         """Write the first rows `[N, *obs]` of a rollout: unchanged, or frame by frame."""
         self.observations[row] = rows if frames is None else frames.newest(rows)
         if frames is not None and row == 0:
-            assert self.history is not None  # the rollout was laid out for frames
             self.history[:] = frames.older(rows)
 
-    def grow_into(self, longer: RolloutBuffer) -> None:
-        """Take the arrays of a buffer with more steps, after its first rows have become those of this one."""
-        for name, array in longer.arrays.items():
+    def grow_into(self, longer: Rollout) -> None:
+        """Take the arrays of a rollout with more steps, after its first rows have become those of this one."""
+        for name, array in longer.columns().items():
             rows = getattr(self, name)
             array[: len(rows)] = rows
             setattr(self, name, array)
 
+    # To learn from
+
+    @property
+    def parts(self) -> tuple[Rollout, ...]:
+        """The parts from which an update makes a batch each: the rollout itself. `RolloutParts` has several."""
+        return (self,)
+
+    def map_parts(self, function: Callable[[Rollout], Rollout]) -> Rollout:
+        """The rollout with `function` applied to each part."""
+        return function(self)
+
+    def whole(self) -> Rollout:
+        """The rollout with all columns."""
+        return self
+
+    def copy(self) -> Rollout:
+        """A copy to keep: the next rollout may be written into the same memory."""
+        return self.map(lambda column: column.clone())
+
+    @property
+    def are_steps(self) -> Tensor:
+        """`[T, N]` bool: which rows are steps."""
+        found: Tensor = self.truncated.new_zeros(self.truncated.shape)
+        found.view(-1).index_fill_(0, self.valid_rows, True)
+        return found
+
+    def steps(self, column: Tensor) -> Tensor:
+        """The rows of a column that are steps, `[T, N, ...] -> [M, ...]`."""
+        rows = column.flatten(0, 1)
+        return rows if len(rows) == len(self.valid_rows) else rows.index_select(0, self.valid_rows)
+
+    def of_agents(self, own: Tensor, num_agents: int) -> Rollout:
+        """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
+
+        Args:
+            own: `[a]` int64, indices of the agents.
+            num_agents: `A`.
+        """
+        import torch
+
+        num_columns = self.rewards.shape[1]
+        first = torch.arange(0, num_columns, num_agents, device=own.device)
+        columns = (first[:, None] + own).flatten()
+        place = torch.full((num_columns,), -1, dtype=torch.int64, device=own.device)
+        place[columns] = torch.arange(len(columns), device=own.device)
+
+        def moved(rows: Tensor) -> tuple[Tensor, Tensor]:
+            """Positions in `rows` of flat indices within these columns, and their flat indices among these columns."""
+            places = place[rows % num_columns]
+            kept = places >= 0
+            return kept, (rows // num_columns * len(columns) + places)[kept]
+
+        _, valid_rows = moved(self.valid_rows)
+        kept, final_rows = moved(self.final_rows)
+        changes: dict[str, Any] = {
+            name: tensor.index_select(1, columns) for name, tensor in self.columns().items() if name not in _OF_ROWS
+        }
+        finals = self.final_observations[kept]
+        return replace(self, valid_rows=valid_rows, final_rows=final_rows, final_observations=finals, **changes)
+
 
 def steps_by_turns(
-    buffer: RolloutBuffer, valid: Array, finals: FinalObservations, memory: MemoryLayout | None = None
-) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
+    buffer: Rollout, valid: Array, finals: FinalObservations, memory: MemoryLayout | None = None
+) -> tuple[Rollout, Array, FinalObservations, Array, Array]:
     """The steps of agents that take turns.
 
     A step that is unfinished at the end of the rollout is not learned from: the step before it is bootstrapped from its
@@ -191,7 +296,7 @@ def steps_by_turns(
         A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
         observations; the last of the `T` rows of each step, `[T', N]`; and the number of turns, `[N]`.
     """
-    counts = valid
+    counts, columns = valid, buffer.columns()
     if memory is not None:
         valid = ~buffer.absent
     ends = (buffer.terminated | buffer.truncated) & valid
@@ -203,10 +308,10 @@ def steps_by_turns(
     num_steps = int(number.max())
     steps = {
         name: np.zeros((num_steps + (name == "observations"), *array.shape[1:]), array.dtype)
-        for name, array in buffer.arrays.items()
+        for name, array in columns.items()
         if name not in ("noise", "states")
     }
-    if memory is not None and buffer.states is not None:
+    if memory is not None:
         steps["states"] = buffer.states[: memory.num_sequences(num_steps)]
     last_rows = np.zeros((num_steps, len(turns)), np.int64)
     is_step = np.arange(num_steps)[:, None] < number
@@ -215,11 +320,11 @@ def steps_by_turns(
     for column, (first, last, rewards, count) in enumerate(turns):
         own, acted, ended = (slice(count), column), first[:count], last[:count]
         for name in ("outputs", "actions"):
-            steps[name][own] = buffer.arrays[name][acted, column]
+            steps[name][own] = columns[name][acted, column]
         steps["rewards"][own], last_rows[own] = rewards[:count], ended
         is_step[own] = counts[acted, column]
         for name in ("terminated", "truncated"):
-            steps[name][own] = buffer.arrays[name][ended, column] & ends[ended, column]
+            steps[name][own] = columns[name][ended, column] & ends[ended, column]
         seen = first[: num_steps + 1]
         steps["observations"][: len(seen), column] = buffer.observations[seen, column]
         if buffer.starts is not None:
@@ -262,114 +367,6 @@ def _turns_of(rewards: Array, valid: Array, waits: Array, ends: Array) -> _Turns
     return _Turns(first, last, np.bincount(owners, rewards[rows], len(first)), len(first) - int(is_open))
 
 
-@dataclass(frozen=True)
-class Rollout(Columns):
-    """`T` steps of `N` environments, time-major, on one device.
-
-    Not every row is a step: environments that reset on the step after an episode's end (gymnasium's `NEXT_STEP`) ignore
-    the action of that row. `valid_rows` lists the steps, and only they may count in a loss or a statistic.
-
-    The next rollout may be written into the same memory: keep a `copy`.
-    """
-
-    observations: Tensor
-    """`[T + 1, N, obs]`: the observation of each action, and the one after the last; for stacks, the newest frame."""
-    actions: Tensor
-    """`[T, N, *action]`, as drawn, before any clipping to the bounds of the space."""
-    log_probs: Tensor
-    """`[T, N]`, for the parameters that acted."""
-    rewards: Tensor
-    """`[T, N]`."""
-    terminated: Tensor
-    """`[T, N]` bool: the episode ended, so the return ends here."""
-    truncated: Tensor
-    """`[T, N]` bool: the episode was cut off, so the rest of the return is bootstrapped."""
-    valid_rows: Tensor
-    """`[M]` int64, ascending flat indices `t * N + n` of the rows that are steps."""
-    final_rows: Tensor
-    """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`; of terminated ones,
-    too, if the agent's class sets `keeps_final_observations`."""
-    final_observations: Tensor
-    """`[K, obs]`, the final observations of these steps."""
-    version: int
-    """Version of the parameters that acted; the oldest, if `versions` differ."""
-    starts: Tensor | None = None
-    """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
-    states: Tensor | None = None
-    """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
-    history: Tensor | None = None
-    """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
-    versions: Tensor | None = None
-    """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
-    returns_so_far: Tensor | None = None
-    """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1, where columns change
-    environments, and for agents that take turns. Else it follows from the rewards of the rows."""
-
-    turns: Tensor | None = None
-    """`[1, N]` int64, how often each agent has acted, also in steps that are open; for recurrent actors that take turns
-    only. `starts` then also has the open step."""
-
-    tensors = Columns.columns
-
-    @property
-    def parts(self) -> tuple[Rollout, ...]:
-        """The parts from which an update makes a batch each: the rollout itself. `RolloutParts` has several."""
-        return (self,)
-
-    def map_parts(self, function: Callable[[Rollout], Rollout]) -> Rollout:
-        """The rollout with `function` applied to each part."""
-        return function(self)
-
-    def whole(self) -> Rollout:
-        """The rollout with all columns."""
-        return self
-
-    def copy(self) -> Rollout:
-        """A copy to keep: the next rollout may be written into the same memory."""
-        return self.map(lambda column: column.clone())
-
-    @property
-    def are_steps(self) -> Tensor:
-        """`[T, N]` bool: which rows are steps."""
-        found = self.truncated.new_zeros(self.truncated.shape)
-        found.view(-1).index_fill_(0, self.valid_rows, True)
-        return found
-
-    def steps(self, column: Tensor) -> Tensor:
-        """The rows of a column that are steps, `[T, N, ...] -> [M, ...]`."""
-        rows = column.flatten(0, 1)
-        return rows if len(rows) == len(self.valid_rows) else rows.index_select(0, self.valid_rows)
-
-    def of_agents(self, own: Tensor, num_agents: int) -> Rollout:
-        """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
-
-        Args:
-            own: `[a]` int64, indices of the agents.
-            num_agents: `A`.
-        """
-        import torch
-
-        num_columns = self.rewards.shape[1]
-        first = torch.arange(0, num_columns, num_agents, device=own.device)
-        columns = (first[:, None] + own).flatten()
-        place = torch.full((num_columns,), -1, dtype=torch.int64, device=own.device)
-        place[columns] = torch.arange(len(columns), device=own.device)
-
-        def moved(rows: Tensor) -> tuple[Tensor, Tensor]:
-            """Positions in `rows` of flat indices within these columns, and their flat indices among these columns."""
-            places = place[rows % num_columns]
-            kept = places >= 0
-            return kept, (rows // num_columns * len(columns) + places)[kept]
-
-        _, valid_rows = moved(self.valid_rows)
-        kept, final_rows = moved(self.final_rows)
-        changes: dict[str, Any] = {
-            name: tensor.index_select(1, columns) for name, tensor in self.tensors().items() if name not in _OF_ROWS
-        }
-        finals = self.final_observations[kept]
-        return replace(self, valid_rows=valid_rows, final_rows=final_rows, final_observations=finals, **changes)
-
-
 _OF_ROWS = ("valid_rows", "final_rows", "final_observations")
 
 
@@ -380,12 +377,12 @@ class RolloutParts:
     parts: Sequence[Rollout]
 
     @property
-    def version(self) -> int:
+    def version(self) -> Any:
         """Version of the parameters that acted; the oldest, if versions differ."""
         return min(part.version for part in self.parts)
 
     @property
-    def observations(self) -> Tensor:
+    def observations(self) -> Any:
         """Some of the observations, whose device is that of all tensors."""
         return self.parts[0].observations
 
@@ -410,9 +407,9 @@ class RolloutParts:
         """The rollout with all columns."""
         return joined(self.parts)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the whole, by name."""
-        return self.whole().tensors()
+    def columns(self) -> dict[str, Tensor]:
+        """The columns of the whole, by name."""
+        return self.whole().columns()
 
 
 def joined(parts: Sequence[Rollout]) -> Rollout:
@@ -426,8 +423,8 @@ def joined(parts: Sequence[Rollout]) -> Rollout:
         return parts[0]
     parts = _of_one_length(parts)
     tensors: dict[str, Any] = {
-        name: torch.cat([part.tensors()[name] for part in parts], 1)
-        for name in parts[0].tensors()
+        name: torch.cat([part.columns()[name] for part in parts], 1)
+        for name in parts[0].columns()
         if name not in _OF_ROWS
     }
     width, first = tensors["rewards"].shape[1], 0
@@ -453,7 +450,7 @@ def _of_one_length(parts: Sequence[Rollout]) -> Sequence[Rollout]:
     if len({len(part.rewards) for part in parts}) == 1:
         return parts
     lengths = {
-        name: max(len(part.tensors()[name]) for part in parts) for name in parts[0].tensors() if name not in _OF_ROWS
+        name: max(len(part.columns()[name]) for part in parts) for name in parts[0].columns() if name not in _OF_ROWS
     }
     return [part if len(part.rewards) == lengths["rewards"] else _lengthened(part, lengths) for part in parts]
 
@@ -463,7 +460,7 @@ def _lengthened(part: Rollout, lengths: Mapping[str, int]) -> Rollout:
 
     tensors: dict[str, Any] = {}
     for name, length in lengths.items():
-        tensor = part.tensors()[name]
+        tensor = part.columns()[name]
         tensors[name] = torch.cat((tensor, tensor.new_zeros(length - len(tensor), *tensor.shape[1:])))
     last = len(part.rewards) - 1
     ends = (part.terminated | part.truncated).flatten()

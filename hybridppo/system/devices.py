@@ -9,6 +9,9 @@ No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The f
 first. The base class is the CPU, which does nothing asynchronously.
 """
 
+import logging
+import mmap
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -19,6 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.errors import DeviceError
+
+logger = logging.getLogger(__name__)
 WARMUPS = 3
 """Runs before a recording, because first calls allocate memory."""
 Record = Callable[[Callable[[], None]], Callable[[], object]]
@@ -190,6 +196,51 @@ def sent(array: NDArray[Any], device: torch.device) -> Tensor:
         return torch.as_tensor(array, device=device)
     host = accelerator.page_locked(torch.from_numpy(np.ascontiguousarray(array)))
     return torch.empty(host.shape, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
+
+
+class PageLock:
+    """Keeps the pages of an array locked until closed.
+
+    Args:
+        array: a contiguous array; its memory must outlive the lock.
+        accelerator: the device that copies from it.
+
+    Raises:
+        DeviceError: if the pages cannot be locked.
+    """
+
+    def __init__(self, array: NDArray[Any], accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._address = array.ctypes.data
+        error = accelerator.lock_pages(self._address, array.nbytes)
+        self._is_locked = error == 0
+        if error:  # no slower run without a lock: the next CUDA call would report the error again
+            raise DeviceError(
+                f"rollouts ({array.nbytes / 1e6:.1f} MB) could not be locked in memory (CUDA error {error}): free "
+                "memory, or lower num_envs or num_steps"
+            )
+
+    def close(self) -> None:
+        """Unlock the pages; a second call does nothing."""
+        if self._is_locked:
+            self._is_locked = False
+            error = self._accelerator.unlock_pages(self._address)
+            if error:
+                logger.warning("the memory of rollouts could not be unlocked (CUDA error %d)", error)
+
+
+def page_locked_bytes(size: int, accelerator: Accelerator) -> NDArray[np.uint8]:
+    """Page-locked memory of exactly `size` bytes, which is unlocked when nothing refers to it any more.
+
+    torch allocates page-locked memory in powers of two, up to twice what a rollout needs.
+
+    Raises:
+        DeviceError: if the pages cannot be locked.
+    """
+    # From mmap, whose pages hold nothing else: no page may be locked twice.
+    memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    weakref.finalize(memory, PageLock(memory, accelerator).close)
+    return memory
 
 
 def num_cuda_devices() -> int:

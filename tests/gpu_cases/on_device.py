@@ -79,7 +79,7 @@ def steps_as_on_the_cpu(bench: Bench, env: str) -> str:
     try:
         with placement.sampling(agent) as actor:
             rollout = sampler.collect(actor)
-        found = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in rollout.tensors().items()}
+        found = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in rollout.columns().items()}
         seen, ended = [environments.reset(5)], 0
         for t in range(NUM_STEPS):
             actions = agent.distribution.to_env(found["actions"][t].numpy())
@@ -127,7 +127,7 @@ def recorded_rows_agree(bench: Bench, env: str) -> str:
         with placement.sampling(agent) as actor:
             for _ in range(2):
                 rollout = sampler.collect(actor)
-        found.append({name: tensor.clone() for name, tensor in rollout.tensors().items()})
+        found.append({name: tensor.clone() for name, tensor in rollout.columns().items()})
         sampler.close()
     for name, tensor in found[0].items():
         torch.testing.assert_close(found[1][name], tensor, **CLOSE, msg=f"{name} differs")

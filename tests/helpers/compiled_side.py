@@ -6,7 +6,7 @@ import numpy as np
 
 from hybridppo.environments.base import Environments
 from hybridppo.networks.actors import arrays_of, twin_of
-from hybridppo.rollouts.rollout import RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import Stepper, fused
 
 
@@ -20,8 +20,8 @@ class Side:
         assert form is not None
         self.actor = form.actor([array.numpy() for array in arrays_of(agent.actor)])
         columns = environments.num_envs
-        layout = RolloutBuffer.layout(num_steps, columns, environments.encode, agent.distribution)
-        self.buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
+        layout = Rollout.layout(num_steps, columns, environments.encode, agent.distribution)
+        self.buffer = Rollout(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
         self.buffer.noise[:] = agent.distribution.draw_noise(np.random.default_rng(9), (num_steps, columns))
         self.stepper = Stepper(environments, agent.distribution, seed)
 

@@ -112,9 +112,9 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
             theirs.states[:] = ours.states  # a difference of rounding is of one step, and does not grow
             twin.put()
             twin.rollout.observations[t + 1].copy_(tested.rollout.observations[t + 1])
-        for field, tensor in tested.rollout.tensors.items():
+        for field, tensor in tested.rollout.columns().items():
             if field != "actions":
-                same(tensor, twin.rollout.tensors[field])
+                same(tensor, twin.rollout.columns()[field])
         for flag in ("terminated", "truncated", "absent"):
             seen[flag] += int(getattr(tested.rollout, flag).sum())
         for one in (tested, twin):

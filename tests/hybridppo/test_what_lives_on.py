@@ -22,7 +22,7 @@ from hybridppo.environments.sub_environments import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
-from hybridppo.rollouts.rollout import Rollout, RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation_callback import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper
@@ -34,7 +34,7 @@ from hybridppo.system.signals import Interruption
 
 OF_A_TRAINING = (
     Batch, Sampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Plan, Placement, Pool,
-    Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
+    Rollout, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
     TrainingRun,
 )  # fmt: skip
 """Classes of a training's objects, all of which must end with it."""

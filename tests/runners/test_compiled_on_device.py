@@ -139,7 +139,7 @@ def host_sampler(env: Any, agent_for: Any = agent_for, observes: Any = "own") ->
 
 def on_host(rollout: Any) -> dict[str, Tensor]:
     """Copies of its tensors, because its arrays are filled again."""
-    return {name: tensor.cpu().clone() for name, tensor in rollout.tensors().items()}
+    return {name: tensor.cpu().clone() for name, tensor in rollout.columns().items()}
 
 
 def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
@@ -175,7 +175,7 @@ def test_rollouts_are_what_the_host_samples_with_the_same_noise(
     ended = 0
     for _ in range(4):
         rollout, expected = ours.collect(acting), theirs.collect(acting_there)
-        assert {tensor.device.type for tensor in rollout.tensors().values()} == {second.NAME}
+        assert {tensor.device.type for tensor in rollout.columns().values()} == {second.NAME}
         assert rollout.version == expected.version == 4
         assert_same(on_host(rollout), on_host(expected))
         assert (ours.counts.env_steps, ours.steps_sampled) == (theirs.counts.env_steps, theirs.steps_sampled)

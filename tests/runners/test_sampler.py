@@ -382,8 +382,8 @@ def test_a_resumed_sampler_brings_what_the_other_would_have_brought(mode: Autore
     assert resumed.load_state(*sampler.state(), env_seed=1) is None
     for _ in range(NUM_ROLLOUTS):
         rollout, other = resumed.collect(UniformActor(2)), sampler.collect(UniformActor(2))
-        for name, tensor in other.tensors().items():
-            assert torch.equal(rollout.tensors()[name], tensor), name
+        for name, tensor in other.columns().items():
+            assert torch.equal(rollout.columns()[name], tensor), name
         assert resumed.counts.env_steps == sampler.counts.env_steps
         assert resumed.counts.statistics.state() == sampler.counts.statistics.state()
 
@@ -418,14 +418,14 @@ def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows
     # In a rollout of its own after the first, so many rows of each environment, but for those that are resets.
     so_far = [islice(scripted_rows(script, mode), NUM_STEPS, NUM_STEPS + rows) for script in SCRIPTS]
     assert resumed.steps_sampled == before + sum(row.is_step for row in chain.from_iterable(so_far))
-    expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
+    expected = {name: tensor.clone() for name, tensor in through.collect(actor).columns().items()}
     rollout = resumed.collect(actor)
-    assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
+    assert all(torch.equal(rollout.columns()[name], tensor) for name, tensor in expected.items())
     assert resumed.steps_sampled == resumed.counts.env_steps == through.counts.env_steps
     assert resumed.counts.statistics.state() == through.counts.statistics.state()
-    expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
+    expected = {name: tensor.clone() for name, tensor in through.collect(actor).columns().items()}
     rollout = resumed.collect(actor)
-    assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
+    assert all(torch.equal(rollout.columns()[name], tensor) for name, tensor in expected.items())
 
 
 def broken_off() -> tuple[dict[str, Tensor], dict[str, Any]]:

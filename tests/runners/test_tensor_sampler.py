@@ -173,8 +173,8 @@ def test_a_rollout_that_is_paused_goes_on_where_it_was() -> None:
     assert (sampler.is_paused, sampler.steps_sampled) == (True, (16 + 5) * 3)
     sampler._stop[0] = 0
     rollout = sampler.collect(actor)
-    for name, tensor in expected.tensors().items():
-        assert torch.equal(rollout.tensors()[name], tensor), name
+    for name, tensor in expected.columns().items():
+        assert torch.equal(rollout.columns()[name], tensor), name
 
 
 # CartPole

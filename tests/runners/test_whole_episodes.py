@@ -113,9 +113,9 @@ def test_a_rollout_stays_as_it_is_while_the_next_is_sampled(length: int) -> None
     sampler = make_sampler(partial(ScriptedEnv, ((length, "truncated"),)), in_thread=True)
     rollout = sampler.collect(UniformActor())
     for _ in range(4):
-        before = _copied(rollout).tensors()
+        before = _copied(rollout).columns()
         following = sampler.collect(UniformActor())
-        for name, tensor in rollout.tensors().items():
+        for name, tensor in rollout.columns().items():
             assert torch.equal(tensor, before[name]), name
         assert not torch.equal(rollout.observations, following.observations)
         rollout = following

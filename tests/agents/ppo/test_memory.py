@@ -400,9 +400,9 @@ def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused
         paused._environments.stop = bytearray(1)
         assert loaded.load_state(*paused.state(), env_seed=0) is None
         found = loaded.collect(actor)
-    for name, tensor in expected.tensors().items():
+    for name, tensor in expected.columns().items():
         if name != "states":  # some have no steps
-            assert torch.equal(found.tensors()[name], tensor), name
+            assert torch.equal(found.columns()[name], tensor), name
     batches = [batch_of(agent, Backend, rollout) for rollout in (expected, found)]
     assert torch.equal(batches[0].actor_states, batches[1].actor_states)
     for each in (whole, paused, loaded):

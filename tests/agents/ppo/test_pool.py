@@ -127,7 +127,7 @@ def test_the_newest_rollouts_are_kept_and_nothing_else() -> None:
     kept = [one.rollout() for one in agent._pool._rollouts()]
     assert [one.version for one in kept] == [4, 3]
     for ours, theirs in zip(kept, (rollouts[4], rollouts[3]), strict=True):
-        for name, tensor in theirs.tensors().items():
+        for name, tensor in theirs.columns().items():
             assert torch.equal(getattr(ours, name), tensor)
     batch = agent.batch_of(rollouts[4], loop_of(agent))
     assert len(batch) == 3 * 32

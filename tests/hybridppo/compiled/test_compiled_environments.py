@@ -26,7 +26,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import encoded
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.rollouts.rollout import RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import Stepper
 from hybridppo.tools.check import check_env
 
@@ -402,8 +402,8 @@ def test_a_final_observation_that_is_not_finite_is_refused() -> None:
     with pytest.raises(EnvError, match=r"step 3: the final observation of environment 1: observation.0. is inf"):
         environments.step(actions)
     stepper = Stepper(environments, distribution_for(environments.action_space), 0)
-    layout = RolloutBuffer.layout(3, 3, environments.encode, distribution_for(environments.action_space))
-    buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
+    layout = Rollout.layout(3, 3, environments.encode, distribution_for(environments.action_space))
+    buffer = Rollout(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
     always_one = NumpyActor([np.zeros((2, 1), np.float32), np.array([0, 9], np.float32)], "tanh")
     with pytest.raises(EnvError, match=r"rows 0 to 2: the final observation of environment 0: observation.0. is inf"):
         stepper.fill(buffer, always_one)

@@ -18,7 +18,7 @@ from hybridppo.compiled.building import build
 from hybridppo.compiled.classic import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
-from hybridppo.rollouts.rollout import RolloutBuffer
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners import filling
 
 numba = pytest.importorskip("numba")
@@ -38,7 +38,7 @@ def side_of(env: Any, num_envs: int, num_steps: int, *, seed: int = 0, threads: 
     return Side(environments, agent, num_steps, seed)
 
 
-def assert_same(some: RolloutBuffer, others: RolloutBuffer) -> None:
+def assert_same(some: Rollout, others: Rollout) -> None:
     for name, array in some.arrays.items():
         np.testing.assert_array_equal(array, others.arrays[name], err_msg=name)
 

@@ -178,7 +178,7 @@ def test_rollouts_filled_by_compiled_loops_agree_with_those_filled_row_by_row(mo
         config = PoliciesConfig(CONFIGS).with_agents(environments.agents)
         agent = Policies(environments.observation_space, environments.action_space, config, seed=1)
         collect = collecting(agent, environments, num_steps=40, env_seed=4)
-        return [{n: t.clone() for n, t in collect().tensors().items()} for _ in range(2)]
+        return [{n: t.clone() for n, t in collect().columns().items()} for _ in range(2)]
 
     compiled = rollouts()
     monkeypatch.setattr(filling, "actors_of_kinds", lambda *_: None)

@@ -266,8 +266,8 @@ def test_a_rollout_cut_into_parts_and_joined_again_is_the_same() -> None:
         parts = in_parts(rollout, 4)
         assert [part.rewards.shape[1] for part in parts.parts] == [1, 1, 1, 1]
         assert sum(len(part.valid_rows) for part in parts.parts) == len(rollout.valid_rows)
-        for what, tensor in parts.whole().tensors().items():
-            assert torch.equal(tensor, rollout.tensors()[what]), what
+        for what, tensor in parts.whole().columns().items():
+            assert torch.equal(tensor, rollout.columns()[what]), what
         assert parts.num_bytes == rollout.num_bytes
         moved = parts.map(partial(torch.add, other=0))
         assert torch.equal(moved.observations, parts.parts[0].observations)

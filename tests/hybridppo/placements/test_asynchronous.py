@@ -159,9 +159,9 @@ def test_a_rollouts_way_to_the_device_waits_once(machine: Machine) -> None:
     before = machine.waits
     there = placement.to_learner(rollout)
     assert machine.waits == before + 1
-    for name, tensor in there.tensors().items():
+    for name, tensor in there.columns().items():
         assert tensor.device == machine.device
-        assert torch.equal(tensor.cpu(), rollout.tensors()[name])
+        assert torch.equal(tensor.cpu(), rollout.columns()[name])
 
 
 def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from processes import worker_processes
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.errors import DeviceError, EnvError
-from hybridppo.rollouts import on_device
-from hybridppo.rollouts.on_device import PageLock, allocate
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners import workers
-from hybridppo.system.devices import Accelerator, accelerator_of
+from hybridppo.system import devices
+from hybridppo.system.devices import Accelerator, PageLock, accelerator_of
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -52,7 +52,7 @@ def test_an_arrays_pages_are_locked_until_closed() -> None:
 
 def test_a_rollouts_arrays_are_one_block_that_is_locked_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = FakeAccelerator()
-    monkeypatch.setattr(on_device, "accelerator_of", lambda device: registrar)
+    monkeypatch.setattr(devices, "accelerator_of", lambda device: registrar)
     names = [
         "observations",
         "outputs",
@@ -66,9 +66,9 @@ def test_a_rollouts_arrays_are_one_block_that_is_locked_while_it_is_held(monkeyp
         "noise",
     ]
     layout = dict.fromkeys(names, ((2, 3), "float32")) | {"noise": ((2, 0), "float32")}
-    buffer = allocate(layout, torch.device("cpu"))
+    buffer = Rollout.in_memory(layout, torch.device("cpu"))
     assert list(registrar.locked.values()) == [9 * 64]  # 24 bytes each, and the next begins at a cache line
-    assert all((array == 0).all() and array.ctypes.data % 64 == 0 for array in buffer.arrays.values())
+    assert all((array == 0).all() and array.ctypes.data % 64 == 0 for array in buffer.columns().values())
     rewards = buffer.rewards
     del buffer
     assert len(registrar.locked) == 1  # somebody still holds a part

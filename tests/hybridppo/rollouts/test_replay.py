@@ -172,7 +172,7 @@ def test_only_steps_are_drawn_each_as_likely() -> None:
 def test_a_rollout_may_be_written_over_once_it_is_added() -> None:
     rollout = rollout_of([[1.0], [2.0]])
     replay = filled(5, rollout)
-    for tensor in rollout.tensors().values():
+    for tensor in rollout.columns().values():
         tensor.zero_()
     assert gathered(replay, [1], 1) == [(1, -1, 2, 0.5, 2)]
 

@@ -10,7 +10,7 @@ import pytest
 from hybridppo import ConfigurationError
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.settings import RunOptions
-from hybridppo.system.validation import is_number, is_seconds, real, reals, require_path, whole
+from hybridppo.system.validation import is_number, real, reals, require_path, require_seconds, whole
 
 
 def test_what_was_saved_comes_back() -> None:
@@ -46,7 +46,7 @@ def test_lists_are_of_the_length_they_were() -> None:
 @pytest.mark.parametrize("kind", [int, float, np.int8, np.int64, np.float32, np.float64])
 def test_numbers_may_be_numpys(kind: Any) -> None:
     assert is_number(kind(3))
-    assert is_seconds(kind(3))
+    assert require_seconds("wait", kind(3)) == 3
     options = [EnvironmentOptions(worker_timeout=kind(3)).worker_timeout]
     options += [RunOptions(total_steps=1, checkpoint_seconds=kind(3)).checkpoint_seconds]
     assert options == [3, 3]
@@ -56,7 +56,11 @@ def test_numbers_may_be_numpys(kind: Any) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32(math.inf), True, np.True_, "1", None])
 def test_other_things_are_no_numbers(value: Any) -> None:
     assert not is_number(value)
-    assert is_seconds(value) == (value in (math.inf, np.float32(math.inf)))
+    if value in (None, math.inf, np.float32(math.inf)):
+        assert require_seconds("wait", value) == math.inf
+        return
+    with pytest.raises(ConfigurationError, match="wait must be a number of at least 0, got"):
+        require_seconds("wait", value)
 
 
 def test_paths_are_texts_or_paths() -> None:

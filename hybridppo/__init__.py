@@ -67,7 +67,40 @@ if TYPE_CHECKING:
     from hybridppo.training import resume as resume
     from hybridppo.training import train as train
 
-_names, __getattr__ = lazy_attributes(__name__, __file__)
+_NAMES = {
+    "hybridppo.agents.ddpg": "DDPG TD3 DDPGConfig TD3Config",
+    "hybridppo.agents.ppo.config": "PPOConfig",
+    "hybridppo.agents.ppo.ppo": "PPO",
+    "hybridppo.auto.auto": "Auto",
+    "hybridppo.environments.packages": "make_env",
+    "hybridppo.environments.two_players": "TwoPlayers",
+    "hybridppo.environments.wrappers": "FrameStack",
+    "hybridppo.errors": "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "
+    "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted",
+    "hybridppo.evaluation": "evaluate evaluate_agent evaluate_policies",
+    "hybridppo.loading": "load load_policies",
+    "hybridppo.placements.placement": "Migrating Mirrored Placement SingleDevice",
+    "hybridppo.reporting.callbacks": "Callback",
+    "hybridppo.reporting.loggers": "Logger",
+    "hybridppo.running": "TrainResult",
+    "hybridppo.self_play": "round_robin",
+    "hybridppo.settings": "Central Environments GPUOnly Local MultiLearner SelfPlay "
+    "SingleLearnerCoarse SingleLearnerFine",
+    "hybridppo.tools.benchmark": "run_benchmark",
+    "hybridppo.tools.check": "check_env",
+    "hybridppo.tools.compare": "compare_placements",
+    "hybridppo.tools.doctor": "diagnose",
+    "hybridppo.tools.export": "export",
+    "hybridppo.tools.gallery": "pretrained",
+    "hybridppo.tools.hyperparameters": "tuned",
+    "hybridppo.tools.play": "play",
+    "hybridppo.tools.plot": "plot_runs",
+    "hybridppo.tools.report": "write_report",
+    "hybridppo.tools.tune": "tune",
+    "hybridppo.training": "resume train",
+}
+"""The names of this package by their modules, which are imported on use. Type checkers read the block above."""
+_names, __getattr__ = lazy_attributes(__name__, _NAMES)
 __all__ = ["__version__", "tensors", *_names]
 
 

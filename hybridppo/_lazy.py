@@ -1,26 +1,21 @@
 """Names that are imported when they are first used, so that a worker process can load the package without torch."""
 
-import ast
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 
-def lazy_attributes(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
-    """The names that a package imports for type checkers, and its `__getattr__` (PEP 562), which imports them on use.
+def lazy_attributes(package: str, names: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """The sorted names of a package, and its `__getattr__` (PEP 562), which imports them on use.
 
     Args:
         package: the package.
-        file: its source, which has the imports in a block `if TYPE_CHECKING`.
+        names: by module, its names with spaces between.
     """
-    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
-    modules = {alias.name: str(node.module) for node in imports for alias in node.names}
+    modules = {name: module for module, of_module in names.items() for name in of_module.split()}
 
     def find(name: str) -> Any:
         if name not in modules:

@@ -18,4 +18,10 @@ if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv as TensorEnv
     from hybridppo.environments.torch_cartpole import TorchCartPole as TorchCartPole
 
-__all__, __getattr__ = lazy_attributes(__name__, __file__)
+_NAMES = {
+    "hybridppo.environments.from_jax": "Brax Playground",
+    "hybridppo.environments.simulators": "IsaacLab Mjlab",
+    "hybridppo.environments.tensors": "TensorEnv",
+    "hybridppo.environments.torch_cartpole": "TorchCartPole",
+}
+__all__, __getattr__ = lazy_attributes(__name__, _NAMES)

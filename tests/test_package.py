@@ -4,17 +4,23 @@ import ast
 import configparser
 import functools
 import importlib.metadata
+import inspect
 import json
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from processes import run_python
 
 import hybridppo
+from hybridppo import compiled
 
 ROOT = Path(__file__).parents[1]
 
@@ -181,6 +187,50 @@ def test_nothing_imports_the_folders_by_their_place_in_the_tree() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert importlib.metadata.version("hybridppo") == hybridppo.__version__
+
+
+@pytest.mark.parametrize("package", [hybridppo, compiled, hybridppo.tensors], ids=lambda each: each.__name__)
+def test_names_that_are_imported_on_use_are_those_that_type_checkers_see(package: ModuleType) -> None:
+    (block,) = (node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
+    seen = {each.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for each in node.names}
+    assert seen == {name: module for module, names in package._NAMES.items() for name in names.split()}
+
+
+USES_OF_DATA = """
+import hybridppo, pathlib, sys
+assert hybridppo.__file__.startswith(sys.argv[1]), hybridppo.__file__
+agent = hybridppo.pretrained("CartPole-v1")
+agent.save("agent.safetensors")
+hybridppo.export("agent.safetensors", "policy.npz", check_steps=2)
+hybridppo.train("CartPole-v1", total_steps=64, num_workers=1, run_dir="r", progress=False, placement="cpu",
+                config=hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2))
+from hybridppo.tools.report import TEMPLATE
+assert "$title" in TEMPLATE.read_text()
+from hybridppo.commands.main import main
+for command in (["agents"], ["train", "CartPole-v1", "--tuned", "--total-steps=64", "--run-dir=s", "--no-progress"]):
+    try:
+        main(command)
+    except SystemExit as ended:
+        assert not ended.code, command
+"""
+
+
+@pytest.mark.extras
+def test_the_packages_work_from_a_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "library.zip", "w") as library:
+        for name in ("hybridppo", "agents", "runners"):
+            place = name if name == "hybridppo" else f"hybridppo/{name}"
+            for path in (ROOT / name).rglob("*"):
+                if (
+                    path.is_file()
+                    and "__pycache__" not in path.parts
+                    and not any(each.is_symlink() for each in path.parents)
+                ):
+                    library.write(path, f"{place}/{path.relative_to(ROOT / name)}")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "library.zip")}
+    done = run_python("-c", USES_OF_DATA, tmp_path, cwd=tmp_path, env=environment, warm=False)
+    assert done.returncode == 0, done.stderr
+    assert "Hopper-v5" in done.stdout
 
 
 @pytest.mark.parametrize("name", hybridppo.__all__)

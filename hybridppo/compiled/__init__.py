@@ -27,4 +27,8 @@ if TYPE_CHECKING:
     from hybridppo.compiled.random_numbers import normal as normal
     from hybridppo.compiled.random_numbers import uniform as uniform
 
-__all__, __getattr__ = lazy_attributes(__name__, __file__)
+_NAMES = {
+    "hybridppo.compiled.definition": "Definition environment",
+    "hybridppo.compiled.random_numbers": "integers normal uniform",
+}
+__all__, __getattr__ = lazy_attributes(__name__, _NAMES)

@@ -7,7 +7,7 @@ are passed at once.
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def text_of_intrinsics() -> str:
     import llvmlite.binding
 
     rows, lanes = tiles_for(llvmlite.binding.get_host_cpu_features())
-    intrinsics = Path(__file__).with_name("intrinsics.py").read_text(encoding="utf-8")
+    intrinsics = (resources.files("hybridppo.compiled") / "intrinsics.py").read_text(encoding="utf-8")
     return intrinsics + DEFINITIONS.format(rows=rows, lanes=lanes)
 
 

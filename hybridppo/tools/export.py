@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 Form = tuple[bytes, Call]
 """The contents of a file, and a function that acts by them."""
 
-_MODULE = Path(numpy_policy.__file__)
+_MODULE = resources.files("hybridppo.tools") / "numpy_policy.py"
 ABOUT_FILE = "hybridppo.json"
 """The extra file of a `.pt2` that describes its inputs and outputs."""
 STEPS_OF_AN_EPISODE = 20

@@ -5,7 +5,7 @@ hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
 """
 
 import json
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import gymnasium as gym
@@ -20,19 +20,20 @@ from hybridppo.evaluation import environments_for
 from hybridppo.loading import load
 from hybridppo.system.messages import markdown_table, shown_number
 
-FOLDER = Path(__file__).parent / "pretrained"
+FOLDER = resources.files("hybridppo.tools") / "pretrained"
 Card = dict[str, Any]
 """The model card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it."""
 
 
-def file_of(name: str, suffix: str) -> Path:
+def file_of(name: str, suffix: str) -> Any:
     """The file of an agent; ids such as `MinAtar/Breakout-v1` have a slash."""
     return FOLDER / f"{name.replace('/', '-')}{suffix}"
 
 
 def cards() -> dict[str, Card]:
     """The cards of all agents, by name."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+    files = sorted((file for file in FOLDER.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return {card["name"]: card for card in found}
 
 
@@ -62,7 +63,8 @@ def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
         EnvError: if the environment cannot be made, or has other spaces than the agent.
     """
     card = card_of(name)
-    agent = load(file_of(name, ".safetensors"))
+    with resources.as_file(file_of(name, ".safetensors")) as file:
+        agent = load(file)
     options = EnvironmentOptions(env_kwargs=card["env_kwargs"] if env is None else None)
     environments_for(agent, card["env"] if env is None else env, 1, options).close()
     return agent
@@ -78,7 +80,7 @@ def _line(name: str, card: Card) -> list[str]:
     returns = [shown_number(card["evaluation"][each]) for each in ("return_mean", "return_std")]
     memory = card["settings"].get("recurrent")
     agent = card["agent"] if memory is None else f"{card['agent']}, {memory}"
-    size = file_of(name, ".safetensors").stat().st_size
+    size = len(file_of(name, ".safetensors").read_bytes())
     return [name, *returns, f"{card['total_steps']:,}", str(card["seed"]), agent, f"{size / 1000:.0f}"]
 
 

@@ -6,6 +6,7 @@ hybridppo.train("Hopper-v5", total_steps=1_000_000, config=config)
 
 import json
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.run_directory.files import as_json
 
-FILE = Path(__file__).with_name("tuned.json")
+FILE = resources.files("hybridppo.tools") / "tuned.json"
 SPACE: dict[str, tuple[Any, ...]] = {
     "num_envs": (4, 8, 16),
     "num_steps": (512, 64, 128, 256, 1024),
@@ -98,7 +99,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
     Raises:
         ConfigurationError: if it cannot be read.
     """
-    path = Path(file or FILE)
+    path = Path(file) if file else FILE
     try:
         entries: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["environments"]
         if not all(isinstance(entry, dict) for entry in entries.values()):

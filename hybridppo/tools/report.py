@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING
 from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -59,7 +60,7 @@ NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", "ev
 """Metrics without a curve, besides the seconds of phases, which have a table."""
 MOST_POINTS = 400
 """The most points of a curve, because more points than pixels cannot be seen."""
-TEMPLATE = Path(__file__).with_name("report.html")
+TEMPLATE = resources.files("hybridppo.tools") / "report.html"
 """The page, with a `$name` in each place for a run's data."""
 
 

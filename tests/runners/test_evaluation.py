@@ -22,7 +22,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.evaluation import evaluate_agent
 from hybridppo.placements.placement import Mirrored
-from hybridppo.runners import evaluation as evaluation_module
+from hybridppo.runners import episodes as episodes_module
 from hybridppo.runners.episodes import Evaluation, evaluate
 
 SLOW: Script = ((9, "terminated"), (7, "truncated"))
@@ -69,7 +69,7 @@ def test_an_evaluation_without_an_end_is_one_warning(
 ) -> None:
     run_scripted(AutoresetMode.SAME_STEP, 3)
     assert not caplog.messages
-    monkeypatch.setattr(evaluation_module, "SECONDS_OF_AN_EPISODE", 0.0)
+    monkeypatch.setattr(episodes_module, "SECONDS_OF_AN_EPISODE", 0.0)
     run_scripted(AutoresetMode.SAME_STEP, 3)
     (warning,) = caplog.messages
     assert warning.startswith(

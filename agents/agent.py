@@ -356,8 +356,8 @@ class PolicyAgent:
             ConfigurationError: if a schedule is invalid, or a parameter of a network was replaced.
         """
         self.parameters.require_all_of(*self._learning_networks)
-        self.current = self._schedules.at(self.config, progress, **known)
-        if self.current is not self.config:
+        if self._schedules.fields:
+            self.current = self._schedules.at(self.config, progress, **known)
             self.optimizer.set_learning_rates(self._learning_rates())
 
     def drop_episodes(self) -> None:

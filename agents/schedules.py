@@ -145,7 +145,7 @@ class Scheduled:
             require(config, name, is_free, "has a schedule that gives its values: leave one of the two out")
 
     def at(self, config: Config, done: float, **known: float) -> Config:
-        """The configuration at a progress of `done`; the same object if nothing is scheduled.
+        """The configuration at a progress of `done`.
 
         Args:
             config: the configuration.
@@ -155,8 +155,6 @@ class Scheduled:
         Raises:
             ConfigurationError: if a function returns an invalid value.
         """
-        if not self.fields:
-            return config
         values: dict[str, float] = {}
         for field, name in config.named_schedules.items():  # type: ignore[attr-defined]
             if name != ADAPTIVE:

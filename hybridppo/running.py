@@ -107,10 +107,11 @@ class Preparation:
         assert self.run.seed is not None  # `train` and `Settings.read` see to that
         return self.run.seed
 
-    def plan(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> Plan:
-        """The plan of a training; `more` are further fields of it."""
+    def run_to_the_end(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> TrainResult:
+        """Run a training; `more` are further fields of its plan."""
         environments, interruption = self.environments, self.interruption
-        return Plan(self.env, settings, environments, agent, choice.placement, interruption, **more)
+        plan = Plan(self.env, settings, environments, agent, choice.placement, interruption, **more)
+        return run_to_the_end(plan, self.strategy)
 
     def choose(self, agent: AnyAgent, total_steps: int) -> Choice:
         """The placement that was asked for, or the one that `auto` chooses for so many steps."""
@@ -250,7 +251,6 @@ def _callbacks(
         found.append(OpponentPools(run.self_play, plan.agent, runner.sampler, folder, runner.group))
     if strategy.rank > 0:
         return found
-    evaluator = None
     if run.evaluate_every:
         evaluator = Evaluator(
             plan.env,
@@ -263,10 +263,8 @@ def _callbacks(
             interruption=plan.interruption,
         )
         stack.callback(evaluator.close)
-    shows, every = plan.progress, run.evaluate_every
-    evaluation = EvaluationDuringTraining(runner, checkpointing, directory, evaluator, every=every, shows=shows)
-    if evaluator is not None:
-        found.append(evaluation)
+        how: dict[str, Any] = {"every": run.evaluate_every, "shows": plan.progress}
+        found.append(EvaluationDuringTraining(runner, checkpointing, directory, evaluator, **how))
     if run.target_return is not None:
         found.append(StopAtReturn(run.target_return))
     found += plan.callbacks
@@ -274,7 +272,7 @@ def _callbacks(
         found.append(Profiler(runner, plan.environments, directory.path / "trace.json"))
     if plan.progress:
         found.append(ProgressOfTraining())
-    return [*found, checkpointing]
+    return found if directory is None else [*found, checkpointing]
 
 
 def _tell_of_resuming(runner: Runner, directory: RunDirectory, problem: str | None) -> None:

@@ -9,7 +9,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,7 +35,6 @@ from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, pa
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.compiled.modules import require_numba
 from hybridppo.distributed.choosing import run_directory_of
-from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about, require_spaces_of
 from hybridppo.environments.options import (
@@ -65,10 +64,9 @@ from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory, require_free
-from hybridppo.running import Preparation, TrainResult, prepared, run_to_the_end
+from hybridppo.running import Preparation, TrainResult, prepared
 from hybridppo.settings import (
     Distributed,
-    Plan,
     RunOptions,
     SelfPlay,
     Settings,
@@ -248,11 +246,8 @@ def train(
     environment = made(EnvironmentOptions, given)
     named, functions = split_schedules(schedules)
     parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions}
-    policies: tuple[str, ...] = ()
-    played: dict[str, PPO] = {}
-    if isinstance(config, Mapping):
-        policies = tuple(config)
-        config, played = given_policies(config)
+    policies = tuple(config) if isinstance(config, Mapping) else ()
+    config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
     asked = config_to_train(config, agent, parts, named, tuple(played), settings)
     if policy_of is not None and not policies and not isinstance(asked, PoliciesConfig):
         raise ConfigurationError(
@@ -269,7 +264,7 @@ def train(
         environment = compiled_if_possible(env, environment)
     where, saves = resolve_placement(placement), run_dir is not None
     with prepared(env, asked, environment, run, where, policy_of=policy_of, saves=saves) as preparation:
-        environments, strategy = preparation.environments, preparation.strategy
+        environments = preparation.environments
         _warn_of_doubts(preparation, has_own_networks=has_own_networks)
         if policies and preparation.run.self_play is None:
             policies_of(environments.agents, policies, policy_of)
@@ -280,14 +275,8 @@ def train(
                 start_agent_from(trained, preparation.run.start_from)
             choice = preparation.choose(trained, total_steps)
         trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
-        put_networks(trained, played)
-        own = {what: name_of_source(value) for what, value in trained.own.items()}
-        if not isinstance(env, str):
-            own["env"] = name_of_source(env)
-        if isinstance(agent, AnyAgent) or played:
-            own["agents"] = "that there were already"
-        if not is_held_by_json(env_kwargs):
-            own["env_kwargs"] = shown(env_kwargs, 1000)
+        if played:
+            put_networks(trained, played)
         of_run = Settings(
             env_id=name_of_source(env),
             config=trained.config,
@@ -296,15 +285,12 @@ def train(
             placement=choice.placement.settings(),
             observation_space=environments.observation_space,
             action_space=environments.action_space,
-            own=own,
+            own=_own_parts(trained, env, env_kwargs, has_agents=isinstance(agent, AnyAgent) or bool(played)),
             policy=policies[0] if len(policies) == 1 else "policy",
         )
-        guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
-        plan = preparation.plan(of_run, trained, choice, **guests)
-        if run_dir is None or strategy.rank > 0:
-            result = run_to_the_end(plan, strategy)
-        else:
-            result = _run_in(run_dir, plan, strategy, choice.table)
+        with _new_directory(run_dir if preparation.strategy.rank == 0 else None, of_run, choice.table) as directory:
+            guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
+            result = preparation.run_to_the_end(of_run, trained, choice, directory=directory, **guests)
     return _finished(result, on_interrupt)
 
 
@@ -438,9 +424,9 @@ def resume(
                     _go_back(directory, before, settings, made, checkpoint)
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-                guests = {"progress": progress, "callbacks": own_callbacks}
-                plan = preparation.plan(settings, made, choice, directory=directory, checkpoint=checkpoint, **guests)
-                return _finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
+                guests = {"checkpoint": checkpoint, "progress": progress, "callbacks": own_callbacks}
+                result = preparation.run_to_the_end(settings, made, choice, directory=directory, **guests)
+                return _finished(result, on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
                 directory.update_config(kept)
@@ -567,13 +553,31 @@ def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None
         logger.warning("%s: %s", *doubt)
 
 
-def _run_in(run_dir: str | Path, plan: Plan, strategy: Strategy, table: dict[str, Any]) -> TrainResult:
-    """Train in a new run directory, and write the table of trials of its placement, if there is one."""
-    with contextlib.closing(RunDirectory.create(run_dir, {**plan.settings.to_json(), "origin": origin()})) as directory:
+def _own_parts(agent: AnyAgent, env: EnvSource, env_kwargs: object, *, has_agents: bool) -> dict[str, str]:
+    """The names of the user's own parts, for `Settings.own`."""
+    own = {what: name_of_source(value) for what, value in agent.own.items()}
+    if not isinstance(env, str):
+        own["env"] = name_of_source(env)
+    if has_agents:
+        own["agents"] = "that there were already"
+    if not is_held_by_json(env_kwargs):
+        own["env_kwargs"] = shown(env_kwargs, 1000)
+    return own
+
+
+@contextlib.contextmanager
+def _new_directory(
+    run_dir: str | Path | None, settings: Settings, table: dict[str, Any]
+) -> Iterator[RunDirectory | None]:
+    """A context with a new run directory, and the table of trials of its placement if there is one; None for none."""
+    if run_dir is None:
+        yield None
+        return
+    with contextlib.closing(RunDirectory.create(run_dir, {**settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write("placements.json", table)
-            return run_to_the_end(replace(plan, directory=directory), strategy)
+            yield directory
         except BaseException:
             directory.discard()  # a training that could not begin leaves no folder
             raise

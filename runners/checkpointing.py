@@ -37,8 +37,9 @@ class Checkpointing(Callback):
         self._runner, self._directory, self._seconds, self._keep = runner, directory, seconds, keep
         self.is_saved = False
         """Whether the last checkpoint is on the disk."""
-        self.further: dict[str, Any] = {}
-        """Further objects of the first process with a `state`, which checkpoints hold by their names."""
+        self.evaluation: Any = None
+        """The evaluations during the training, whose `state` checkpoints hold; None if there are none (any more)."""
+        self._of_evaluation: dict[str, Any] = {"env_steps": 0, "reported": 0, "pending": None}
         self._saved_at = time.monotonic()
         self._logged = 0
         """The iteration of the last line of metrics."""
@@ -52,7 +53,7 @@ class Checkpointing(Callback):
         """Part from the training, whose objects would otherwise hold one another."""
         self._runner.callbacks.run.save = bool
         self._runner.callbacks.all.clear()
-        self.further.clear()
+        self.evaluation = None
 
     def on_start(self, run: TrainingRun) -> None:
         """From here on, there is always a checkpoint to resume from."""
@@ -111,7 +112,7 @@ class Checkpointing(Callback):
         with directory.saving():
             runner.data.before_checkpoint(directory)
             tensors, state = runner.group.call("collected")
-            state |= {name: each.state() for name, each in self.further.items()}
+            state["evaluation"] = self._of_evaluation if self.evaluation is None else self.evaluation.state()
             score = runner.sampler.counts.statistics.score
             is_new = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
             self.is_saved, self._saved = True, now
@@ -184,8 +185,9 @@ class Checkpointing(Callback):
         self._number = whole(loop, "number")
         runner.data.load_state(tensors, loop, self._directory)
         runner.placement.load_state(*checkpoint.part("placement"))
-        for name, each in self.further.items():
-            each.load_state(checkpoint.state[name])
+        self._of_evaluation = {**checkpoint.state["evaluation"], "pending": None}
+        if self.evaluation is not None:
+            self.evaluation.load_state(checkpoint.state["evaluation"])
         env_seed = seed_of(seed, f"environments resumed at iteration {runner.iteration}")
         problem = runner.sampler.load_state(*checkpoint.part("sampler"), env_seed=env_seed)
         if problem is not None:

@@ -168,8 +168,7 @@ class EvaluationDuringTraining(Callback):
         runner: the training.
         checkpointing: saves the evaluated agents.
         directory: for results; None writes none.
-        evaluator: runs the episodes; None if the training is not evaluated (any more). This is then no callback, and
-            only keeps the state of earlier evaluations.
+        evaluator: runs the episodes.
         every: environment steps between evaluations, of all environments together.
         shows: whether to show results on stderr.
     """
@@ -181,21 +180,20 @@ class EvaluationDuringTraining(Callback):
         runner: Runner,
         checkpointing: Checkpointing,
         directory: RunDirectory | None,
-        evaluator: Evaluator | None,
+        evaluator: Evaluator,
         *,
         every: int,
         shows: bool,
     ) -> None:
         self._runner, self._checkpointing, self._directory = runner, checkpointing, directory
-        self._every, self._shows = every, shows
-        self._evaluator: Any = evaluator
+        self._evaluator, self._every, self._shows = evaluator, every, shows
         self._env_steps = 0
         """Environment steps at the last evaluation that was begun."""
         self._reported = 0
         """The iteration of the last reported evaluation."""
         self._pending: Moment | None = None
         """The moment that is being evaluated, or was when the training was stopped."""
-        checkpointing.further["evaluation"] = self
+        checkpointing.evaluation = self
 
     def on_start(self, run: TrainingRun) -> None:
         """In a resumed training, begin an unfinished evaluation again, and do one that is due."""
@@ -283,7 +281,7 @@ class EvaluationDuringTraining(Callback):
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self._env_steps, self._reported = whole(state, "env_steps"), whole(state, "reported")
-        self._pending = state["pending"] if self._evaluator is not None else None
+        self._pending = state["pending"]
         self._keep_pending()
 
 

@@ -64,16 +64,6 @@ class SingleProcess:
         """Name methods that the first may call in all processes at the same time. Their objects are not kept alive."""
         self._calls |= {name: WeakMethod(call) for name, call in calls.items()}
 
-    @contextlib.contextmanager
-    def first_only(self, run: TrainingRun) -> Iterator[None]:
-        """A context for work that only the first does.
-
-        At its end the others make the calls of the first, and take the settings of its agent, which a callback may have
-        changed. All stop if one was asked to, or if a callback of the first has ended its `run`. A context within
-        another is part of it.
-        """
-        yield
-
     def call(self, name: str, *arguments: Any) -> Any:
         """Call an offered method in all processes; only the first does, in `first_only`. Returns its own result."""
         method = self._calls[name]()
@@ -213,7 +203,13 @@ class ProcessGroup(SingleProcess):
             raise RuntimeError("timeout")
 
     @contextlib.contextmanager
-    def first_only(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
+    def first_only(self, run: TrainingRun) -> Iterator[None]:
+        """A context for work that only the first does.
+
+        At its end the others make the calls of the first, and take the settings of its agent, which a callback may have
+        changed. All stop if one was asked to, or if a callback of the first has ended its `run`. A context within
+        another is part of it.
+        """
         if self._is_in_first_only or self.has_left:
             yield
             return

@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from hybridppo.agents.ddpg import DDPG
@@ -13,7 +13,7 @@ from hybridppo.errors import DistributedError, message_of
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
-from hybridppo.runners.process_group import SingleProcess
+from hybridppo.runners.process_group import ProcessGroup, SingleProcess
 from hybridppo.runners.sampler import Sampler
 from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
 from hybridppo.system.signals import Interruption, Stopped, entered, stoppable
@@ -115,7 +115,8 @@ class Runner:
 
     def first_only(self) -> AbstractContextManager[None]:
         """A context for work that only the first process does while the others wait."""
-        return self.group.first_only(self.callbacks.run)
+        group = self.group
+        return group.first_only(self.callbacks.run) if isinstance(group, ProcessGroup) else nullcontext()
 
     @contextmanager
     def rescuing(self, *, between_updates: bool = True) -> Iterator[None]:

@@ -21,7 +21,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.agent import Exchange
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.ray_actors import RayWorker, unpacked
-from hybridppo.distributed.ray_workers import RayPool, folders
+from hybridppo.distributed.ray_workers import RayPool, folders, reason_of
 from hybridppo.environments.base import Steering, steering_refused
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -240,11 +240,13 @@ class Served(Exchange):
 
 
 def call(method: Any, *arguments: Any) -> Any:
-    """The result of a method of an actor; its own errors are raised as they are."""
+    """The result of a method of the server; its own errors are raised as they are."""
     try:
         return ray.get(method.remote(*arguments))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise DistributedError(f"the server of parameters is lost: {reason_of(error)}") from error
 
 
 class RemoteLearner(RayWorker):
@@ -381,7 +383,12 @@ class Learners(Sampler):
     def load_from_server(self) -> None:
         """Give this process's agent the server's state."""
         version = self._agent.version
-        self._agent.load_state(*call(self._server.state))
+        self._pool.require_ray()
+        try:
+            self._agent.load_state(*call(self._server.state))
+        except DistributedError:
+            self._pool.require_ray(at_once=True)
+            raise
         self._agent.version = version
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base

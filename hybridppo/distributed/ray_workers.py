@@ -1,8 +1,10 @@
 """Workers in Ray actors: one pool starts, loses and replaces them. What an actor holds differs (`ray_actors.py`)."""
 
 import contextlib
+import math
 import operator
 import os
+import socket
 import sys
 import time
 from collections import deque
@@ -34,6 +36,73 @@ SECONDS_TO_CLOSE = 5.0
 """Seconds that actors may take to close their environments before they are killed."""
 STEPS_TO_RECOVER = 100
 """After this number of steps, losses of a worker of `RayEnvironments` are counted from 0 again."""
+SECONDS_TO_COME_BACK = 10.0
+"""Seconds in which Ray's control server may start again. Ray itself ends this process after 60 s."""
+
+
+class RayProcess:
+    """One of Ray's own processes, to which a connection is open: it ends as soon as the process does.
+
+    Ray reports such a death late. Before that, it ends this process if it touches the store of objects.
+
+    Args:
+        name: the process, for messages.
+        address: where it listens, HOST:PORT.
+        patience: seconds in which it may start again.
+    """
+
+    def __init__(self, name: str, address: str, patience: float = 0.0) -> None:
+        self._name, self._address, self._patience = name, address, patience
+        self._connection: socket.socket | None = None
+        self._tried, self._refuses_since = -math.inf, math.inf
+
+    def require(self, *, at_once: bool = False) -> None:
+        """Raise a DistributedError if it is dead; `at_once` if it may not start again either."""
+        if self._is_connected():
+            return
+        now = time.monotonic()
+        if now - self._tried < SECONDS_BETWEEN_QUESTIONS and not at_once:
+            return
+        self._tried, (host, _, port) = now, self._address.rpartition(":")
+        try:
+            self._connection = socket.create_connection((host.strip("[]"), int(port)), SECONDS_BETWEEN_QUESTIONS)
+            self._connection.setblocking(False)
+            self._refuses_since = math.inf
+        except ConnectionRefusedError as error:
+            self._refuses_since = min(now, self._refuses_since)
+            if at_once or now - self._refuses_since >= self._patience:
+                raise DistributedError(
+                    f"Ray's {self._name} at {self._address} has died, and a training over Ray cannot go on without it. "
+                    "If neither ray stop nor a lack of memory has ended it, see Ray's logs in "
+                    "/tmp/ray/session_latest/logs"
+                ) from error
+        except OSError:  # the network is slow, or no way leads there: nothing is known
+            pass
+
+    def _is_connected(self) -> bool:
+        try:
+            while self._connection is not None and self._connection.recv(4096):
+                pass  # it greets
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self.close()  # it is dead, or has waited too long for an answer to its greeting
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def processes_of_ray() -> list[RayProcess]:
+    """Those that have to live as long as a training: the control server, and the raylet of this machine."""
+    context = ray.get_runtime_context()
+    here = [each for each in ray.nodes() if each["NodeID"] == context.get_node_id()]
+    raylets = [RayProcess("raylet", f"{each['NodeManagerAddress']}:{each['NodeManagerPort']}") for each in here]
+    return [*raylets, RayProcess("control server (gcs_server)", context.gcs_address, SECONDS_TO_COME_BACK)]
 
 
 class RayPool(Pool):
@@ -62,8 +131,10 @@ class RayPool(Pool):
             num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD",
             concurrency_groups={"control": 1},
         )(kind)  # fmt: skip
-        with explained():
-            self._setup = ray.put(pack(setup, ALONE))
+        self._of_ray = processes_of_ray()
+        packed = pack(setup, ALONE)
+        with self._explained():
+            self._setup = ray.put(packed)
         self._actors: dict[int, Any] = {}
         self._places: dict[int, str] = {}
         """Process and machine of each actor that has started."""
@@ -86,17 +157,24 @@ class RayPool(Pool):
         self._places.pop(worker, None)
         self._rows.pop(worker, None)
         self._owed[worker] = deque()
-        with explained():
+        with self._explained():
             self._actors[worker] = actor = self._kind.remote()
             self._owed[worker].append(actor.begin.remote(self._setup, folders(), self._shares[worker], env_seed))
 
+    def require_ray(self, *, at_once: bool = False) -> None:
+        """Raise a DistributedError if Ray itself has died, before it ends this process."""
+        for process in self._of_ray:
+            process.require(at_once=at_once)
+
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the base
-        with explained():
+        with self._explained():
             self._owed[worker].append(self._actors[worker].ask.remote(kind, value))
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
         by_ref = {self._owed[worker][0]: worker for worker in workers}
-        ready, others = ray.wait(list(by_ref), num_returns=len(by_ref) if together else 1, timeout=seconds)
+        with self._explained():
+            ready, others = ray.wait(list(by_ref), num_returns=len(by_ref) if together else 1, timeout=seconds)
+        self.require_ray()
         if ready and others and not together:
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         return [by_ref[ref] for ref in ready]
@@ -108,12 +186,13 @@ class RayPool(Pool):
             answer, more = ray.get(self._owed[worker].popleft(), timeout=min(self._timeout, 10.0**6))
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
-            if isinstance(cause, TrainingError):
-                raise TrainingError(f"{self.name(worker)}: {cause}") from error
+            if isinstance(cause, (TrainingError, DistributedError)):
+                raise type(cause)(f"{self.name(worker)}: {cause}") from error
             raise EnvError(f"{self.name(worker)} failed: {cause if isinstance(cause, EnvError) else error}") from error
-        except ray.exceptions.RayError as error:
+        except (ray.exceptions.RayError, OSError) as error:
+            self.require_ray(at_once=True)
             self.kill(worker)
-            raise WorkerLostError(f"{self.name(worker)} is lost: {_reason_of(error)}") from error
+            raise WorkerLostError(f"{self.name(worker)} is lost: {reason_of(error)}") from error
         if worker in self._places:
             return answer, more
         self._places[worker] = more
@@ -145,12 +224,29 @@ class RayPool(Pool):
             "than worker_timeout (--worker-timeout) allows, or the network is down"
         )
 
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A context in which Ray's errors become errors with a remedy."""
+        try:
+            yield
+        except (ray.exceptions.RayError, OSError) as error:
+            self.require_ray(at_once=True)
+            if isinstance(error, ray.exceptions.ObjectStoreFullError):
+                raise DistributedError(
+                    "Ray's store of objects is full, and so is the disk that it spills to: give it more "
+                    "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps (train_frequency "
+                    "of DDPG and TD3)"
+                ) from error
+            raise DistributedError(f"Ray failed: {reason_of(error)}") from error
+
     def kill(self, worker: int) -> None:  # noqa: D102 - as in the base
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it has ended
             ray.kill(self._actors[worker], no_restart=True)
 
     def close(self) -> None:
         """Let all actors close their environments, and end them; a second call does nothing."""
+        for process in self._of_ray:
+            process.close()
         if not self._actors or not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
@@ -172,22 +268,7 @@ def folders() -> list[str]:
     return [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
 
 
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """A context in which Ray's errors become errors with a remedy."""
-    try:
-        yield
-    except ray.exceptions.ObjectStoreFullError as error:
-        raise DistributedError(
-            "Ray's store of objects is full, and so is the disk that it spills to: give it more "
-            "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps (train_frequency of DDPG "
-            "and TD3)"
-        ) from error
-    except ray.exceptions.RayError as error:
-        raise DistributedError(f"Ray failed: {_reason_of(error)}") from error
-
-
-def _reason_of(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The sentence of Ray's error that says what happened."""
     text = str(error)
     for mark in ("Worker exit detail: ", "Death cause: ", "died because "):
@@ -352,6 +433,7 @@ class RaySamplers(RayPool, Transport):
         self._parameters = np.concatenate(flat).astype(np.float32, copy=False)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
+        self.require_ray()  # parameters and noise may go to the store of objects
         noise = None
         if end is None:
             row = self._work.setup["distribution"].noise_row(first)
@@ -365,6 +447,7 @@ class RaySamplers(RayPool, Transport):
         return super().wait(workers, seconds, together)
 
     def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
+        self.require_ray()  # rollouts come from the store of objects
         answer, seconds = super().receive(worker)
         if not isinstance(answer, FilledRows):
             return answer, seconds

@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import run_python, start_python
+from run_files import lines_of
 from test_learners import free_port
 
 from hybridppo import ConfigurationError
 from hybridppo.distributed.ray_strategy import _require_joined
+from hybridppo.run_directory.checkpoints import load_latest
 
 CODE = """
 import sys
@@ -108,3 +111,36 @@ def test_workers_of_a_cluster_that_is_started_here_have_the_priority_of_other_pr
     pytest.importorskip("ray")
     done = run_python("-c", PRIORITIES, env=without_auth(), check=True)
     assert "niceness 0\n" in done.stdout
+
+
+TRAINING = """
+import sys, psutil, hybridppo
+from hybridppo.distributed import ray_workers
+ray_workers.SECONDS_TO_COME_BACK = 0.0
+def kill(metrics):
+    if metrics["iteration"] == 3:
+        next(each for each in psutil.Process().children() if each.name() == sys.argv[1]).kill()
+config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
+try:
+    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distributed=sys.argv[2], placement="cpu",
+                    run_dir=sys.argv[3], progress=False, on_iteration=kill, checkpoint_seconds=1e6,
+                    on_env_error="restart")
+except hybridppo.HybridPPOError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize(("dies", "distributed"), [("raylet", "fine:2"), ("gcs_server", "central:2")])
+@pytest.mark.skipif(sys.platform == "win32", reason="Ray's processes have other names")
+def test_the_death_of_rays_own_processes_is_one_error_that_names_ray_and_all_iterations_are_saved(
+    dies: str, distributed: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    path = tmp_path / "run"
+    done = run_python("-c", TRAINING, dies, distributed, path, env=without_auth())
+    assert "DistributedError Ray's" in done.stdout, done.stdout + done.stderr
+    assert f"{dies}" in done.stdout
+    assert f"go on with `hybridppo resume {path}`" in done.stdout
+    assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == lines_of(path)[-1]["iteration"] >= 3
+    assert not (path / "lock.json").exists()

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -37,6 +38,7 @@ from hybridppo.networks.modes import depend_on_training, float32_products, noise
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -188,6 +190,10 @@ class PolicyAgent:
     distribution: Distribution
     parameters: FlatParameters
     optimizer: FlatAdam
+    memory: MemoryLayout | None
+    """Layout of the actor's state, if the actor is recurrent; else None."""
+    version: int
+    """The number of updates so far."""
 
     def __init__(
         self,
@@ -411,6 +417,19 @@ class PolicyAgent:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
         parts: dict[str, object] = {} if library_class(self) is type(self) else {"agent": type(self)}
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
+
+    def require_own_names(self) -> None:
+        """Refuse attributes of a subclass that have the name of something that the library's class needs itself.
+
+        Raises:
+            ConfigurationError: with the attribute.
+        """
+        kind = library_class(self)
+        needed = {name: hint for name, hint in get_type_hints(kind).items() if isinstance(hint, type | UnionType)}
+        for name, value in vars(self).items():
+            if hasattr(kind, name) or not isinstance(value, needed.get(name, object)):
+                mine = type(self).__name__
+                raise ConfigurationError(f"{mine} sets self.{name}, which {kind.__name__} needs: give it another name")
 
     def like(self, config: Any, *, seed: int = 0) -> Any:
         """A new agent of the same class, with the same spaces and copies of custom parts, which may keep a state."""

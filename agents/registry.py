@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from hybridppo.agents.agent import PolicyAgent
 from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig, TD3Config
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
@@ -83,7 +84,7 @@ def make_agent(
     """Make an agent of this class, with those custom parts that are not None.
 
     Raises:
-        ConfigurationError: if the agent has no such part.
+        ConfigurationError: if the agent has no such part, or a subclass takes a name of the library's.
         EnvError: if a space is not supported.
     """
     name = name_of(config)
@@ -92,7 +93,10 @@ def make_agent(
         if part not in _KINDS[name].parts:
             raise ConfigurationError(f"{part}=... is for other agents than {name}: leave it out")
     make: Callable[..., AnyAgent] = kind
-    return make(observation_space, action_space, config, seed=seed, **given)
+    made = make(observation_space, action_space, config, seed=seed, **given)
+    if isinstance(made, PolicyAgent):
+        made.require_own_names()
+    return made
 
 
 _OUT_OF_MEMORY = (

@@ -24,7 +24,7 @@ from toy_agents import Matching
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
+from hybridppo import PPO, TD3, ConfigurationError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyNetworks
@@ -479,6 +479,18 @@ def test_a_subclass_sees_the_last_observations_of_all_episodes(how: str, tmp_pat
 def test_last_observations_that_are_not_kept_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* is for environments"):
         train(agent=SeeingEnds, env=Matching)
+
+
+@pytest.mark.parametrize(("name", "value"), [("memory", []), ("loss", 0.1), ("parameters", {}), ("actor", None)])
+@pytest.mark.parametrize("kind", [PPO, TD3])
+def test_names_that_an_agent_needs_itself_are_refused(kind: Any, name: str, value: Any) -> None:
+    class Taking(kind):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            setattr(self, "act" if name == "loss" else name, value)
+
+    with pytest.raises(ConfigurationError, match=f"Taking sets self.* {kind.__name__} needs: give it another name"):
+        train(agent=Taking, config=CONFIG if kind is PPO else TD3Config())
 
 
 def weighed(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:

@@ -28,7 +28,6 @@ from hybridppo.rollouts.rollout import Columns, Rollout
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent
 
-EVERY = slice(None)
 STATES = ("actor_states", "critic_states")
 """Columns without an axis of time."""
 FLAGS = ("starts", "valid")
@@ -256,20 +255,6 @@ def _minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequ
         yield numbers, torch.stack([parts[number] for number in numbers], -2)
 
 
-def values_of_rows(backend: Any, observations: Tensor, finals: Tensor) -> tuple[Tensor, Tensor]:
-    """The critic's values `[T + 1, N]` and `[K]`, without gradient, in one batched pass.
-
-    Args:
-        backend: the backend with the critic.
-        observations: `[T + 1, N, *row]`.
-        finals: `[K, *row]`, the final observations.
-    """
-    # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
-    shape, rows = observations.shape[:2], observations.flatten(0, 1)
-    values, final_values = backend.values(torch.cat((rows, finals))).tensor_split([len(rows)])
-    return values.view(shape), final_values
-
-
 class CriticMemory(nn.Module):
     """The state of a recurrent critic, which is kept between rollouts.
 
@@ -293,19 +278,16 @@ class CriticMemory(nn.Module):
         self._next = self.critic_state.clone()
 
     @torch.no_grad()
-    def values(
-        self, critic: Any, observations: Tensor, finals: Tensor, rollout: Rollout, columns: slice = EVERY
-    ) -> tuple[Tensor, Tensor]:
-        """As `values_of_rows`, sequence by sequence in the order of time; call `sequences` with the same rollout next.
+    def values(self, critic: Any, observations: Tensor, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Values `[T + 1, N]` and `[K]`, sequence by sequence in the order of time; call `sequences` next.
 
         Args:
             critic: the recurrent critic.
             observations: `[T + 1, N, *row]`.
             finals: `[K, *row]`, the final observations.
             rollout: the rollout.
-            columns: its columns among those of all parts.
         """
-        starts: Any = rollout.starts  # from a sampler that knows the layout of the state
+        columns, starts = rollout.place, rollout.starts
         num_rows, state = len(observations), self.critic_state[columns]
         # The last observation is seen with the state after the last step; if it begins an episode, its value is not
         # used. If agents take turns, it may have been acted on.
@@ -445,16 +427,12 @@ class Normalization(nn.Module):
             parts: the parts of a rollout.
             together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
         """
-        rewards = [part.rewards for part in parts]
+        rewards: Sequence[Tensor] = [part.rewards for part in parts]
         if self.rewards is None:
             return rewards
         if together is not None:
-            first, found = 0, []
-            for part in parts:
-                columns = slice(first, first := first + part.rewards.shape[1])
-                found.append(self.rewards.gathered(part, columns))
-            rewards = [of_part for of_part, _ in found]
-            self.rewards.merge(*together("rewards", [moments for _, moments in found]))
+            rewards, found = zip(*map(self.rewards.gathered, parts), strict=True)
+            self.rewards.merge(*together("rewards", found))
         return [self.rewards.scaled(of_part) for of_part in rewards]
 
     @torch.no_grad()
@@ -509,23 +487,18 @@ class RewardNormalizer(nn.Module):
         self.moments.merge(mean, variance, number)
 
     @torch.no_grad()
-    def gathered(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[Tensor, Moments]:
-        """The rewards with 0 for rows that are not steps, and the moments of the returns so far.
-
-        Args:
-            rollout: the rollout.
-            columns: its columns among all.
-        """
+    def gathered(self, rollout: Rollout) -> tuple[Tensor, Moments]:
+        """The rewards with 0 for rows that are not steps, and the moments of the returns so far."""
         rewards = torch.where(rollout.are_steps, rollout.rewards, 0.0)  # rows that are not steps may have any value
         if rollout.returns_so_far is not None:
             return rewards, moments_of(rollout.steps(rollout.returns_so_far))
         goes_on = self.gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
         # return[t] = reward[t] + goes_on[t - 1] * return[t - 1], computed backwards in reversed time.
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
-        terms[0] += self.returns[columns]
+        terms[0] += self.returns[rollout.place]
         decay[1:] = goes_on[:-1]
         returns = discounted_sums(terms=terms.flip(0), decay=decay.flip(0)).flip(0)
-        self.returns[columns] = goes_on[-1] * returns[-1]
+        self.returns[rollout.place] = goes_on[-1] * returns[-1]
         return rewards, moments_of(rollout.steps(returns))
 
     def scaled(self, rewards: Tensor) -> Tensor:

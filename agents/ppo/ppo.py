@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
-from hybridppo.agents.ppo.batch import EVERY, Batch, CriticMemory, Normalization, require_rows, values_of_rows
+from hybridppo.agents.ppo.batch import Batch, CriticMemory, Normalization, require_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
@@ -243,23 +243,23 @@ class PPO(PolicyAgent):
         Raises:
             TrainingError: if a loss, a gradient or the parameters are not finite. The agent cannot be used any more.
         """
-        loop = self.loop()
+        loop, num_columns = self.loop(), sum(part.rewards.shape[1] for part in rollout.parts)
         with loop.backend.updating(), self._own_noise():
-            return self._update(rollout, loop)
+            if self.critic_memory is not None:
+                self.critic_memory.fit(num_columns)
+            self.normalization.fit(num_columns)
+            with self._undone_if_broken_off():
+                batch = self.batch_of(rollout, loop)
+                sizes = self.minibatch_sizes(batch)
+                epochs = self._learn(batch, sizes, loop)
+            self.normalization.learned(rollout.parts, loop.exchange.moments)
+            if self.critic_memory is not None:
+                self.critic_memory.learned()
+            self.version += 1
+            return self._metrics(rollout, batch, epochs, loop)
 
-    def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
-        num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
-        if self.critic_memory is not None:
-            self.critic_memory.fit(num_columns)
-        self.normalization.fit(num_columns)
-        with self._undone_if_broken_off():
-            batch = self.batch_of(rollout, loop)
-            sizes = self.minibatch_sizes(batch)
-            epochs = self._learn(batch, sizes, loop)
-        self.normalization.learned(rollout.parts, loop.exchange.moments)
-        if self.critic_memory is not None:
-            self.critic_memory.learned()
-        self.version += 1
+    def _metrics(self, rollout: Rollout, batch: Any, epochs: list[Tensor], loop: OptimizationLoop) -> Metrics:
+        """The metrics of an update, whose numbers must be finite."""
         means = torch.cat(epochs).mean(0)
         (*measured, of_step), (explained,), (norm,), (variance,), of_pool = (
             read_together(  # the only wait for the device
@@ -271,7 +271,7 @@ class PPO(PolicyAgent):
             )
         )
         statistics, extras = [*measured[:MEASURED], of_step], measured[MEASURED:]
-        if not all(map(math.isfinite, (*(statistics if sizes else ()), norm, variance))):
+        if not all(map(math.isfinite, (*(statistics if len(batch) else ()), norm, variance))):
             quantities = self._quantities(rollout.whole(), batch.steps(), epochs)
             raise diverged(f"in iteration {self.version}", quantities, self.current)
         return {
@@ -314,35 +314,24 @@ class PPO(PolicyAgent):
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
         is_current = share is not None or rollout.version == self.version
         is_current |= self._correction_of(rollout) == "decoupled"
-        bounds = pairwise(accumulate((part.rewards.shape[1] for part in rollout.parts), initial=0))
         batches: list[Any] = []
-        for number, bound in enumerate(bounds):
+        for number in range(len(rollout.parts)):
             parts: list[Batch] = []
             for one, of_one in zip(rollouts, rewards, strict=True):
-                part, columns = one.parts[number], slice(*bound)
-                steps = self.prepared(part, of_one[number], loop.backend, columns=columns, pool_share=share)
-                memory = self.critic_memory
+                part, memory = one.parts[number], self.critic_memory
+                steps = self.prepared(part, of_one[number], loop.backend, share)
                 parts.append(steps.map(part.steps) if memory is None else memory.sequences(steps, part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
             batches.append(self._completed(batch, loop.backend, is_current=is_current))
         return loop.exchange.batch(batches)
 
-    def prepared(
-        self,
-        rollout: Rollout,
-        rewards: Tensor,
-        backend: Backend,
-        *,
-        columns: slice = EVERY,
-        pool_share: float | None = None,
-    ) -> Batch:
+    def prepared(self, rollout: Rollout, rewards: Tensor, backend: Backend, pool_share: float | None = None) -> Batch:
         """The steps of a rollout with what an update learns from: columns `[T, N, ...]` by name.
 
         Args:
             rollout: the rollout, or a part of its environments.
             rewards: `[T, N]`, normalised if that is configured.
             backend: computes values and log-probabilities.
-            columns: which environments these are among those of all parts.
             pool_share: with a pool, the share of the clip range for this update.
         """
         observations, finals = self.normalization.of_observations(rollout)
@@ -353,19 +342,12 @@ class PPO(PolicyAgent):
         ratios, correction = None, self._correction_of(rollout)
         if pool_share is not None or correction != "none":
             ratios, steps = corrected(steps, backend, pool_share, correction)
-        values, following = self.values(rollout, backend, observations, finals, columns)
+        values, following = self.values(rollout, backend, observations, finals)
         ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
         advantages, returns = self.targets(ratios, rewards=rewards, values=values, next_values=following, **ends)
         return steps.with_columns(values=values, advantages=advantages, returns=returns)
 
-    def values(
-        self,
-        rollout: Rollout,
-        backend: Backend,
-        observations: Tensor,
-        finals: Tensor,
-        columns: slice = EVERY,
-    ) -> tuple[Tensor, Tensor]:
+    def values(self, rollout: Rollout, backend: Backend, observations: Tensor, finals: Tensor) -> tuple[Tensor, Tensor]:
         """The critic's values of the steps, and of what follows each step, `[T, N]`, without gradient.
 
         Args:
@@ -373,12 +355,13 @@ class PPO(PolicyAgent):
             backend: computes values.
             observations: `[T + 1, N, *row]`, as the networks take them.
             finals: `[K, *row]`, the final observations.
-            columns: which environments these are among those of all parts.
         """
-        if self.critic_memory is None:
-            values, of_finals = values_of_rows(backend, observations, finals)
+        if self.critic_memory is None:  # one batched pass
+            rows = observations.flatten(0, 1)  # [T + 1, N, *row] and [K, *row] -> [(T + 1) * N + K, *row]
+            values, of_finals = backend.values(torch.cat((rows, finals))).tensor_split([len(rows)])
+            values = values.view(observations.shape[:2])
         else:
-            values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout, columns)
+            values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout)
         following = next_values(values=values, final_rows=rollout.final_rows, final_values=of_finals)
         return values[:-1], following
 

@@ -6,7 +6,8 @@ Workers use this file without torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.rows import slices
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +112,8 @@ class Rollout(Columns):
     """`[K, *row]`, the final observations of these steps."""
     version: Any = 0
     """Version of the parameters that acted; the oldest, if `versions` differ."""
+    place: Any = field(default_factory=partial(slice, None))
+    """Its columns among those of all parts (`RolloutParts`)."""
     starts: Any = None
     """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Any = None
@@ -370,11 +374,12 @@ def _turns_of(rewards: Array, valid: Array, waits: Array, ends: Array) -> _Turns
 _OF_ROWS = ("valid_rows", "final_rows", "final_observations")
 
 
-@dataclass(frozen=True)
 class RolloutParts:
     """Rollouts with equally many steps, by parameters of one version; each part is handled independently."""
 
-    parts: Sequence[Rollout]
+    def __init__(self, parts: Sequence[Rollout]) -> None:
+        places = slices(part.rewards.shape[1] for part in parts)
+        self.parts = [replace(part, place=place) for part, place in zip(parts, places, strict=True)]
 
     @property
     def version(self) -> Any:

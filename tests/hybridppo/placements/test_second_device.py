@@ -289,7 +289,7 @@ def sampled(placement: Placement) -> list[np.ndarray]:
         with placement.sampling(agent) as actor:
             outputs.append(actor(OBSERVATIONS).copy())
         agent.change()
-        assert {tensor.device for tensor in agent.columns()} == {placement.learning_device}
+        assert {tensor.device for tensor in agent.tensors()} == {placement.learning_device}
     assert all(one is other for one, other in zip(agent.actor.parameters(), parameters, strict=True))
     return outputs
 
@@ -313,7 +313,7 @@ def test_migrating_brings_home_what_changed_also_when_sampling_fails(second_devi
         raise ZeroDivisionError
     assert agent.actor.scale.item() == 5.0
     agent.change()
-    assert {str(tensor.device) for tensor in agent.columns()} == {second_device}
+    assert {str(tensor.device) for tensor in agent.tensors()} == {second_device}
 
 
 def test_what_a_tensor_is_bound_to_stays_what_it_is(second_device: str) -> None:
@@ -335,7 +335,7 @@ def test_parameters_go_there_and_back(second_device: str) -> None:
     parameters, before = list(agent.actor.parameters()), agent.parameters.values.detach().clone()
     for device in (second_device, HERE):
         SingleDevice(device).prepare(agent)
-        assert {str(tensor.device) for tensor in agent.columns()} == {device}
+        assert {str(tensor.device) for tensor in agent.tensors()} == {device}
         agent.parameters.values.data.mul_(2.0)  # which all views show
         assert torch.equal(agent.actor.linear.weight.cpu(), agent.parameters.of("actor")[:4].view(2, 2).cpu())
         agent.actor(torch.ones(1, 2, device=device)).sum().backward()

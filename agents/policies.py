@@ -34,8 +34,8 @@ from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents, RowLayout
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import part_of, whole
 
-PolicyOf = Callable[[str], str]
-"""Maps the name of an agent to the name of its policy."""
+PolicyOf = Callable[[Any], str]
+"""Maps the name of an agent, or the id that its environment has for it, to the name of its policy."""
 
 ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions")
 """Fields that must have the same value in all configurations, because the policies are sampled together."""
@@ -49,6 +49,15 @@ def policy_by_name(agent: str) -> str:
     """The name of an agent without its number: `tagger` for `tagger_3`."""
     name, _, number = agent.rpartition("_")
     return name if name and number.isdigit() else agent
+
+
+def by_id(policy_of: PolicyOf | None) -> PolicyOf | None:
+    """A function of names that gives a user's function the agent's own id, which may be a number."""
+    return partial(_policy_of_id, policy_of) if callable(policy_of) else policy_of
+
+
+def _policy_of_id(policy_of: PolicyOf, name: str) -> str:
+    return policy_of(getattr(name, "id", name))
 
 
 def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: PolicyOf | None = None) -> dict[str, str]:

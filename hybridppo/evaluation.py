@@ -14,6 +14,7 @@ from hybridppo.agents.policies import (
     PoliciesConfig,
     PolicyOf,
     acting_together,
+    by_id,
     columns_of,
     critics_of,
     policies_of,
@@ -296,6 +297,7 @@ def evaluate_policies(
     require_whole("seed", seed, 0, below=2**128)
     require_bools(deterministic=deterministic)
     require_names(agents)
+    policy_of = by_id(policy_of)
     for name, agent in agents.items():
         if not isinstance(agent, PPO) and not callable(agent):
             raise ConfigurationError(f"policy {name!r} must be an agent of PPO or a function, got {shown(agent)}")

@@ -18,7 +18,7 @@ import gymnasium as gym
 from torch import nn
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, by_id, policies_of, policy_by_name
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
@@ -249,6 +249,7 @@ def train(
     policies = tuple(config) if isinstance(config, Mapping) else ()
     config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
     asked = config_to_train(config, agent, parts, named, tuple(played), settings)
+    policy_of = by_id(policy_of)
     if policy_of is not None and not policies and not isinstance(asked, PoliciesConfig):
         raise ConfigurationError(
             'policy_of gives agents policies by name, and one configuration has no name: pass config={"name": '

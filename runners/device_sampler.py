@@ -14,13 +14,13 @@ from torch import Tensor
 
 from hybridppo.distributions.base import words
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checks import warned_of_bounds
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import Counts, EpisodeStatistics
+from hybridppo.runners.filling import process_kept
 from hybridppo.runners.sampler import RolloutPlan, Sampler, UnfinishedRollout, load_into, require_like
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import Record, accelerator_of, tried
@@ -255,7 +255,7 @@ class BaseDeviceSampler(Sampler):
 
     def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
         start = time.perf_counter()
-        with self._accelerator.selected(), torch.no_grad():
+        with process_kept(), self._accelerator.selected(), torch.no_grad():
             unfinished.filled = self._fill(unfinished.filled)
         self.seconds_filling = time.perf_counter() - start
 
@@ -283,7 +283,7 @@ class BaseDeviceSampler(Sampler):
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
             if not self.counts.env_steps:  # only one row, and only once, because it is copied to the host
                 nobody = torch.zeros_like(block.terminated) if block.absent is None else block.absent
-                warned_of_bounds(self._encode, block.observations[-2:-1].cpu().numpy(), nobody[-1:].cpu().numpy())
+                self._encode.warned_of_bounds(block.observations[-2:-1].cpu().numpy(), nobody[-1:].cpu().numpy())
             if not self.counts.add_block(block, is_finite):
                 self._refuse_numbers()
             actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)

@@ -15,16 +15,17 @@ import numpy as np
 
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checks import require_spaces_of, warned_of_bounds
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.runners.filling import process_kept
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.seeds import seed_globals
+from hybridppo.system.seeds import global_draws_warned_of, seed_globals
 from hybridppo.system.signals import Stopped
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Evaluation:
 
 
 @np.errstate(under="ignore")  # as in a training
+@global_draws_warned_of()
+@process_kept()
 def evaluate(
     actor: SamplingActor,
     distribution: Distribution,
@@ -126,7 +129,7 @@ def evaluate(
     if warns_of_bounds:
         nobody = np.zeros(environments.num_envs, np.bool_)
         absent = nobody if environments.absent is None else environments.absent
-        warned_of_bounds(environments.encode, np.stack((first, observations)), np.stack((absent, absent)))
+        environments.encode.warned_of_bounds(np.stack((first, observations)), np.stack((absent, absent)))
     infos = metrics_of([environments.take_infos()]) if environments.info_names else {}
     return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents), infos)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
@@ -27,6 +31,11 @@ from hybridppo.system.seeds import global_draws_warned_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
+
+logger = logging.getLogger(__name__)
+
+_TAKEN_BACK: set[str] = set()
+"""What environments of this process have set, and was taken back."""
 
 
 def compiled_actor(actor: NumpyActor, distribution: FusedDistribution) -> tuple[Any, ...]:
@@ -163,6 +172,37 @@ def actors_of_kinds(environments: CompiledEnvironments, actor: Any) -> list[Nump
     return found
 
 
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Take back a working directory and a default type of torch that environments set, and warn of it once."""
+    torch = sys.modules.get("torch")
+    kept: list[Any] = [(_working_directory, os.chdir, "working directory")]
+    kept += [] if torch is None else [(torch.get_default_dtype, torch.set_default_dtype, "default type of torch")]
+    before = [get() for get, *_ in kept]
+    try:
+        yield
+    finally:
+        _take_back(kept, before)
+
+
+def _take_back(kept: Sequence[Any], before: Sequence[Any]) -> None:
+    for (get, set_again, what), was in zip(kept, before, strict=True):
+        if was is not None and (found := get()) != was:
+            set_again(was)
+            if what not in _TAKEN_BACK:
+                _TAKEN_BACK.add(what)
+                logger.warning(
+                    "the environment set the %s to %s: it is %s again, here and after later steps; let the environment "
+                    "leave it as it is", what, found, was,
+                )  # fmt: skip
+
+
+def _working_directory() -> str | None:
+    with contextlib.suppress(FileNotFoundError):  # it was deleted
+        return os.getcwd()
+    return None
+
+
 Flag = bytearray | memoryview
 """One byte: 1 to stop. It is in shared memory if another process sets it."""
 NEVER: Flag = bytearray(1)
@@ -199,7 +239,7 @@ class Stepper:
     ) -> None:
         self._environments = environments
         self._distribution = distribution
-        with global_draws_warned_of():
+        with global_draws_warned_of(), process_kept():
             self._observation = environments.reset(seed)
         self._is_new = True
         """Whether no row was filled yet."""
@@ -268,10 +308,11 @@ class Stepper:
         for array in (buffer.restarted, buffer.absent, buffer.waiting):
             array[first:end] = 0
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
-        if compiled is not None:
-            filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
-        else:
-            filled, finals = self._fill_rows(buffer, actor, stop, first, end, num_episodes)
+        with process_kept():
+            if compiled is not None:
+                filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
+            else:
+                filled, finals = self._fill_rows(buffer, actor, stop, first, end, num_episodes)
         if environments.encode.frames is None:
             self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, Steering, closed, from_json, latest
-from hybridppo.environments.checks import warned_of_bounds
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, shown_error
 from hybridppo.interfaces import Metrics, SamplingActor
@@ -325,7 +324,7 @@ class Sampler:
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
             rows, frames = buffer.observations[:-1], self._encode.frames
             rows = rows if frames is None else frames.repeated(rows)
-            self._has_warned = warned_of_bounds(self._encode, rows, buffer.absent | buffer.waiting)
+            self._has_warned = self._encode.warned_of_bounds(rows, buffer.absent | buffer.waiting)
         turns = None
         if buffer.waiting.any():
             buffer, valid, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._plan.memory)

@@ -4,7 +4,6 @@ The check for finite numbers runs at every step, as one dot product (`finite_tes
 are checked in the first reset and the first step, and bounds after each rollout until there was a warning.
 """
 
-import logging
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -19,10 +18,7 @@ from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.serialization import are_same
-
-logger = logging.getLogger(__name__)
 
 TRUTHS = (bool, np.bool_)
 
@@ -72,36 +68,6 @@ def _may_be_image(space: gym.Space[Any]) -> bool:
     if len(shape) == 3:
         return min(shape[0], shape[2]) <= 4 and sorted(shape)[1] >= 16
     return len(shape) in (2, 4) and space.dtype == np.uint8 and sorted(shape)[-2] >= 16
-
-
-def outside_of_bounds(encode: ObservationEncoder, rows: Array, left_out: Array) -> str | None:
-    """A warning that names an entry of observations out of the bounds of its space, and its value; None if all are in.
-
-    Args:
-        encode: encodes observations.
-        rows: observations, `[T, N, *row]`.
-        left_out: which rows do not count, `[T, N]`.
-    """
-    if not isinstance(encode.space, SpacesOfAgents):
-        return encode.warning_of_bounds(rows, left_out)
-    encoders = encode.space.encoders
-    for slot, (agent, own) in enumerate(encoders.items()):
-        each = slice(slot, None, len(encoders))
-        if (found := own.warning_of_bounds(own.layout.own(rows[:, each]), left_out[:, each])) is not None:
-            return f"agent {agent!r}: {found}"
-    return None
-
-
-def warned_of_bounds(encode: ObservationEncoder, rows: Array, left_out: Array) -> bool:
-    """Whether observations were out of the bounds of their space, of which this warns; arguments as above."""
-    outside = outside_of_bounds(encode, rows, left_out)
-    if outside is not None:
-        logger.warning(
-            "%s: give the space the true bounds (-inf and inf if there are none), or fix the environment. These "
-            "observations are used unchanged, and there is no other warning",
-            outside,
-        )
-    return outside is not None
 
 
 def five_of(result: Any, of: str = "gymnasium.Env.step: observation, reward, terminated, truncated, info") -> Any:

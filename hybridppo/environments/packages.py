@@ -19,7 +19,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -412,8 +412,12 @@ def to_send(source: Any) -> Any:
     if package is not None and package.vector is not None:
         return source
     spec = spec_of(source)
-    is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
-    return source if is_of_package else spec
+    if package is not None and str(spec.entry_point).startswith(package.module):
+        return source
+    points = {name: str(getattr(spec, name)).partition(":") for name in ("entry_point", "vector_entry_point")}
+    # `__main__` is another module there.
+    own = {name: getattr(sys.modules[module], of) for name, (module, _, of) in points.items() if module == "__main__"}
+    return replace(spec, **own)
 
 
 def source_here(source: Any, imports: str) -> Any:

@@ -13,7 +13,7 @@ from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.of_agents import AgentName, SpacesOfAgents
 
 Opponent = Callable[[Array, np.random.Generator, list[Any]], tuple[Sequence[Any], list[Any]]]
 """From rows `[n, *row]`, a generator and the state of each row's agent (None at the start of an episode, or without
@@ -73,7 +73,7 @@ class SelfPlayGame:
         self.takes_turns = False
         if options.policy_of is not None:
             self.agents, self._columns, self.takes_turns = inner.agents, list(players), inner.takes_turns
-            self._policies = [str(options.policy_of(str(agent))) for agent in inner.agents]
+            self._policies = [str(options.policy_of(AgentName(agent))) for agent in inner.agents]
             self._sides = [[player for player in players if self._policies[player] == own] for own in options.policies]
         else:
             _require_opponents(inner)

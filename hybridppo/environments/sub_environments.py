@@ -27,7 +27,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite, reshaped
 from hybridppo.spaces.kinds import each_of
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.of_agents import AgentName, SpacesOfAgents
 from hybridppo.system.validation import whole
 
 logger = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class SubEnvironments(Environments):
         self.sub_environments = _made_alike(make, num_envs, first, on_error, has_agents)
         model = self.sub_environments[0]
         space, actions = model.spaces.observation_space, model.spaces.action_space
-        agents = tuple(map(str, model.env.agents)) if has_agents else ()
+        agents = tuple(map(AgentName, model.env.agents)) if has_agents else ()
         super().__init__(num_envs * max(1, len(agents)), space, actions)
         self.agents = agents
         self._each_action = partial(_divided, _each_of_agents(actions), len(agents)) if agents else each_of(actions)

@@ -368,8 +368,15 @@ class TensorEnvironments(Environments):
         for name, found in {"terminated": terminated, "truncated": truncated}.items():
             flags[name] = self._values(name, found)
             if flags[name].dtype != torch.bool:
-                raise BadValueError(f"{name} must be torch.bool, not {flags[name].dtype}: write {name}.bool()")
-        finals = infos.get("final_obs") if isinstance(infos, dict) else None
+                raise BadValueError(
+                    f"{name} must be torch.bool, not {flags[name].dtype}: write {name}.bool(), or if the step returns "
+                    "the values of rsl_rl (observations, privileged observations, rewards, dones, extras), let it "
+                    "return those of gymnasium: observations, rewards, terminated, truncated, infos"
+                )
+        infos = infos if isinstance(infos, dict) else {}
+        if "final_observation" in infos:  # its name before gymnasium 1.0
+            raise BadValueError("infos has 'final_observation', which must have the name 'final_obs'")
+        finals = infos.get("final_obs")
         if self._info_values:
             self._add_infos(infos)
         if finals is not None:
@@ -390,8 +397,6 @@ class TensorEnvironments(Environments):
             self._counted[env] = False
 
     def _add_infos(self, infos: Any) -> None:
-        if not isinstance(infos, dict):
-            return
         logged = infos.get("log")
         for name, values in self._info_values.items():
             value = infos.get(name) if not isinstance(logged, dict) else logged.get(name, infos.get(name))

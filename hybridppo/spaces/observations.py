@@ -1,6 +1,7 @@
 """Observations as rows that networks take: float32, or bytes if there are images."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -15,6 +16,8 @@ from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outsi
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
+
+logger = logging.getLogger(__name__)
 
 REMEDY = (
     "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those "
@@ -205,8 +208,25 @@ class ObservationEncoder:
             rows: observations, `[T, N, *shape]`.
             left_out: which rows do not count, `[T, N]`.
         """
+        encoders: dict[str, ObservationEncoder] = getattr(self.space, "encoders", {})  # of `SpacesOfAgents`
+        for slot, (agent, own) in enumerate(encoders.items()):
+            each = slice(slot, None, len(encoders))
+            of_agent = own.warning_of_bounds(own.layout.own(rows[:, each]), left_out[:, each])
+            if of_agent is not None:
+                return f"agent {agent!r}: {of_agent}"
         found = self._outside(rows)
         return self._outside(rows[~left_out][None]) if found is not None and left_out.any() else found
+
+    def warned_of_bounds(self, rows: Array, left_out: Array) -> bool:
+        """Log `warning_of_bounds`; return whether there was one."""
+        warning = self.warning_of_bounds(rows, left_out)
+        if warning is not None:
+            logger.warning(
+                "%s: give the space the true bounds (-inf and inf if there are none), or fix the environment. These "
+                "observations are used unchanged, and there is no other warning",
+                warning,
+            )
+        return warning is not None
 
     def _outside(self, rows: Array) -> str | None:
         bounded: list[Any] = []

@@ -20,6 +20,18 @@ from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.rows import OWN, CriticObserves, HoldsRows, ObservesOfAgents, RowLayout
 
 
+class AgentName(str):
+    """An agent's name as text, and the id that the environment has for it, such as a number."""
+
+    id: Any
+
+    def __new__(cls, agent: Any) -> AgentName:
+        """The name of an id, or of a name."""
+        name = super().__new__(cls, agent)
+        name.id = agent.id if isinstance(agent, AgentName) else agent
+        return name
+
+
 class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
     """The observation space, or the action space, of each agent of an environment, by the agent's name.
 
@@ -87,7 +99,7 @@ def each_observes(observes: ObservesOfAgents, agents: Iterable[Any]) -> list[Cri
         return [observes for _ in agents]
     if isinstance(observes, Mapping):
         return [observes.get(str(agent), "own") for agent in agents]
-    return [observes(str(agent)) for agent in agents]
+    return [observes(AgentName(agent)) for agent in agents]
 
 
 def spaces_with_critics_part(

@@ -47,7 +47,7 @@ def global_draws_warned_of() -> Iterator[None]:
         _WARNED_OR_SEEDED.add("warned")
         logger.warning(
             "the environment draws from Python's or NumPy's global generator, so the seed does not fix the result: "
-            "draw from self.np_random, or set num_workers, whose processes seed these generators"
+            "draw from self.np_random, or train with num_workers, whose processes seed these generators"
         )
 
 

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checks import describe_error, doubts_about, outside_of_bounds
+from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.packages import import_modules, note_of
@@ -114,7 +114,7 @@ class Seen:
     def add(self, rows: Array, left_out: Array, rewards: list[float]) -> None:
         """Add rows `[N, *shape]`, but those left out, and rewards."""
         self.rewards += rewards
-        self.outside = self.outside or outside_of_bounds(self._encode, rows[None], left_out[None])
+        self.outside = self.outside or self._encode.warning_of_bounds(rows[None], left_out[None])
         numbers = self._encode.layout.numbers(rows[~left_out])
         if numbers.size:  # images have none
             least, most = self.extremes

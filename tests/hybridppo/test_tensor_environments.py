@@ -264,6 +264,8 @@ BREAKAGES = {
     "observations of a shape": (change(0, lambda o: o[:, :3]), r"the observations must be of shape \[4, 4\], not"),
     "another device": (change(0, lambda o: o.to("meta")), "the observations must be on cpu, as the environments say"),
     "flags of a type": (change(2, lambda t: t.float()), r"terminated must be torch.bool, not torch.float32: write"),
+    "as rsl_rl": (lambda result: (result[0], None, *result[1:3], {}), "float32: .*, or if .* values of rsl_rl"),
+    "an old name": (change(4, lambda i: {"final_observation": i["final_obs"]}), "must have the name 'final_obs'"),
     "complex numbers": (
         change(0, lambda o: o.type(torch.complex64)), "the observations must be real numbers, not torch.complex64"
     ),

@@ -34,7 +34,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.rollouts.advantages import gae, next_values
-from hybridppo.runners import processes
+from hybridppo.runners import filling, processes
 from hybridppo.runners.counts import rows_broken_off
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system import seeds
@@ -1021,6 +1021,27 @@ def test_cannot_be_pickled_names_the_attribute(words: str, source: Any) -> None:
     assert not worker_processes()
 
 
+class SetsTheProcess(IdentityDiscrete):
+    """Changes the working directory and torch's default type."""
+
+    def step(self, action: Any) -> Any:
+        os.chdir("/")
+        torch.set_default_dtype(torch.float64)
+        return super().step(action)
+
+
+def test_what_an_environment_sets_in_the_process_is_taken_back_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(filling, "_TAKEN_BACK", set())
+    agent = train(SetsTheProcess, run_dir="run").agent
+    hybridppo.evaluate_agent(agent, SetsTheProcess, episodes=1, progress=False)
+    assert (Path.cwd(), torch.get_default_dtype()) == (tmp_path, torch.float32)
+    assert caplog.text.count("the environment set the") == 2
+    assert (tmp_path / "run" / "result.json").exists()
+
+
 class DrawsGlobally(IdentityDiscrete):
     """Its rewards come from a global generator."""
 
@@ -1041,3 +1062,12 @@ def test_draws_that_the_seed_does_not_reach_are_warned_of_once(
         env, total_steps=96, seed=0, placement="cpu", config=config, num_workers=num_workers, progress=False
     )
     assert caplog.text.count("global generator, so the seed does not fix the result") == warns
+
+
+def test_draws_in_an_evaluation_are_warned_of_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = hybridppo.PPO(DrawsGlobally().observation_space, DrawsGlobally().action_space)
+    monkeypatch.setattr(seeds, "_WARNED_OR_SEEDED", set())
+    hybridppo.evaluate_agent(agent, DrawsGlobally, episodes=2, progress=False)
+    assert caplog.text.count("global generator, so the seed does not fix the result") == 1

@@ -441,3 +441,21 @@ def test_observations_of_images_are_bytes() -> None:
     assert observations.dtype == np.uint8
     assert observations.shape == (6, 4, 4, 1)
     assert set(np.unique(observations)) == {0, 255}
+
+
+class Numbered(ScriptedAgents):
+    """Its agents are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__([[(3, "terminated")], [(4, "truncated")]])
+        self.possible_agents = [0, 1]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("self_play", [None, hybridppo.SelfPlay(snapshot_every=1000)])
+def test_policy_of_gets_the_id_that_the_environment_has_for_an_agent(self_play: Any) -> None:
+    config = {"even": SMALL, "odd": SMALL}
+    options: dict[str, Any] = {"policy_of": lambda number: ("even", "odd")[number % 2], "self_play": self_play}
+    train = partial(hybridppo.train, total_steps=64, seed=0, placement="cpu", progress=False)
+    agents = train(Numbered, config=config, **options).agents
+    found = hybridppo.evaluate_policies(agents, Numbered, episodes=1, policy_of=options["policy_of"])
+    assert {name: each.lengths for name, each in found.items()} == {"even": (3,), "odd": (4,)}

@@ -85,6 +85,12 @@ def own_id() -> Iterator[str]:
     del gym.registry["MiniGrid-Mine-v0"]
 
 
+def test_an_environment_of_the_script_is_sent_to_workers_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", ScriptedEnv, raising=False)
+    monkeypatch.setitem(gym.registry, "Mine-v0", gym.envs.registration.EnvSpec("Mine-v0", "__main__:Mine"))
+    assert to_send("Mine-v0").entry_point is ScriptedEnv
+
+
 def test_what_is_only_named_like_a_package_s_is_left_as_it_is(own_id: str) -> None:
     assert isinstance(to_send("CartPole-v1"), gym.envs.registration.EnvSpec)
     assert isinstance(to_send(own_id), gym.envs.registration.EnvSpec)

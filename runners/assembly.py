@@ -18,6 +18,7 @@ from hybridppo.networks.actors import twin_of
 from hybridppo.placements.crossing import available_device
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.lagging_sampler import LaggingSampler
+from hybridppo.runners.processes import close_probe
 from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, Workers
 from hybridppo.system.devices import GraphRecorder, accelerator_of
@@ -90,7 +91,7 @@ def make_sampler(
     elif not num_workers and (on_device := _on_device(environments, agent, placement, plan)) is not None:
         sampler = on_device
     elif num_workers := _num_workers(environments, agent, placement, plan, num_envs, num_workers, shards, transport):
-        environments.close()
+        close_probe(environments)
         options_of_workers: dict[str, Any] = {
             "source": source, "template": environments, "network": agent.actor, "plan": plan, "num_envs": num_envs,
             "num_workers": num_workers, "options": options, "transport": transport,

@@ -458,6 +458,19 @@ SECONDS_TO_CLOSE = 5.0
 """Seconds for workers to end by themselves before they are killed."""
 
 
+def close_probe(environments: Any) -> None:
+    """Close environments that this process made for their spaces alone; do not wait longer than for a worker's."""
+    thread = threading.Thread(target=environments.close, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_CLOSE)
+    if thread.is_alive():
+        logger.warning(
+            "close() of an environment, which was made in this process for its spaces, hangs for %g s: the training "
+            "goes on in its workers, and does not wait for it",
+            SECONDS_TO_CLOSE,
+        )
+
+
 class LocalProcesses(Pool):
     """Workers in processes of this machine, which share arrays with this one.
 

@@ -193,7 +193,8 @@ class Runner:
             seconds["seconds_copying"] += copied - copied_before
 
         self.agent.anneal(self.share_done)
-        data.go_on()
+        if self.share_sampled < 1.0:
+            data.go_on()
         while data.is_due or not data.is_complete(
             self.sampler.counts.env_steps - self.steps_learned, self.share_sampled
         ):
@@ -260,6 +261,6 @@ class Runner:
         return found
 
     def _steered(self, *steering: Any) -> list[Any]:
-        if not self.is_stopping and self.share_done < 1.0:
+        if not self.is_stopping and self.share_sampled < 1.0:
             self.data.go_on()  # a checkpoint or an evaluation may have paused the next rollout
         return self.sampler.steer(Steering(*steering))

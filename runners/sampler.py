@@ -62,6 +62,8 @@ class UnfinishedRollout:
     """The actor that it was last continued with."""
     is_running: bool = False
     """Whether it is being filled."""
+    waits: bool = False
+    """Whether it waits for a longer training, without a step."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,16 @@ class Sampler:
         """
         if self._broken_by is not None:  # a callback has suppressed it
             raise self._broken_by
-        if self._unfinished is None:
-            self._unfinished = UnfinishedRollout(self._begin(), actor.version)
-        unfinished = self._unfinished
+        unfinished = self._unfinished = self._unfinished or UnfinishedRollout(self._begin(), actor.version)
         assert not unfinished.is_running, "a rollout is being sampled: wait for it first"
         unfinished.actor = actor
         if not self._is_complete(unfinished):
             self._fill_async(unfinished, actor)
             unfinished.is_running = True
+
+    def prepare(self, actor: SamplingActor) -> None:
+        """Begin the next rollout without a step, for a training that is longer later."""
+        self._unfinished = UnfinishedRollout(self._begin(), actor.version, waits=True)
 
     def sample_wait(self) -> Rollout:
         """Wait for the rollout that was begun.
@@ -239,7 +243,7 @@ class Sampler:
             ConfigurationError: if the environments are not Python objects that can be reached.
             EnvError: if they have no such method or attribute.
         """
-        if self._unfinished is not None and not (while_paused and self.is_paused):
+        if self._unfinished is not None and not (self._unfinished.waits or (while_paused and self.is_paused)):
             self.wait()
             if not self._is_complete(self._unfinished):
                 self._steering_due.append(steering)
@@ -397,6 +401,8 @@ class Sampler:
         self._plan.noise.bit_generator.state = state["noise"]
         self._load_steering(state)
         unfinished = state["under_way"]
+        if unfinished is not None and not unfinished["filled"] and unfinished["rows_are"] != self.rows_are:
+            unfinished = None  # without a step, it can begin in another way
         try:
             if "not_saved" in state["environments"]:
                 raise EnvStateError(str(state["environments"]["not_saved"]))
@@ -460,7 +466,7 @@ class Sampler:
         for step, env, _ in finals:
             if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
                 raise ValueError(f"there is no step {step} of environment {env}")
-        self._unfinished = UnfinishedRollout(buffer, whole(state, "version"), filled, finals)
+        self._unfinished = UnfinishedRollout(buffer, whole(state, "version"), filled, finals, waits=not filled)
         if self._plan.num_episodes is not None:
             begun = self.counts.statistics.episodes + num_ends(buffer, 0, filled)
             self._environments.seed_episodes(begun)

@@ -77,6 +77,10 @@ class ShardsSampler(Sampler):
         for sampler in self._samplers:
             sampler.sample_async(actor)
 
+    def prepare(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
+        for sampler in self._samplers:
+            sampler.prepare(actor)
+
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
         """The rollouts of this process's shards; statistics are of all shards."""
         before = [sampler.counts.numbers() for sampler in self._samplers]

@@ -99,6 +99,9 @@ class OnPolicyData:
         self.seconds_overlapped += max(0.0, sampler.seconds_filling - waited)
         if not is_last():
             self._begin()
+        elif self._max_lag == 1:  # a longer training would begin the next rollout with the parameters before the update
+            with self._acting() as actor:
+                sampler.prepare(actor)
         return rollout, restarts
 
     def sample(self, is_last: Callable[[], bool]) -> None:

@@ -35,7 +35,7 @@ from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.process_group import on_host
-from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.processes import WorkerLostError, close_probe
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import RolloutPlan, Sampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards
@@ -333,7 +333,7 @@ class Learners(Sampler):
         counts = Counts(out_of_reach, config.num_envs * template.num_agents)
         of_rollouts = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
         super().__init__(out_of_reach, of_rollouts, counts)
-        template.close()
+        close_probe(template)
         share = config.num_envs // learners
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         setup = {

@@ -1,6 +1,5 @@
 """Trainings whose environments or learners are in a Ray cluster: a running one, or one that is started here."""
 
-import contextlib
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from hybridppo.errors import ConfigurationError, DistributedError, pip_install, 
 from hybridppo.interfaces import Agent
 from hybridppo.networks.actors import twin_of
 from hybridppo.placements.placement import Placement, SingleDevice
+from hybridppo.runners.processes import close_probe
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.settings import Central, Distributed, Plan, RunOptions, SingleLearnerCoarse, SingleLearnerFine
@@ -152,8 +152,8 @@ class RayStrategy(Strategy):
             return template
         from hybridppo.distributed.ray_workers import RayEnvironments  # loads Ray
 
-        with contextlib.closing(template):
-            return RayEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
+        close_probe(template)
+        return RayEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
 
     def sampler(self, plan: Plan, **options: Any) -> Sampler:
         """A sampler whose workers are Ray's, or one in this process that acts in their environments."""

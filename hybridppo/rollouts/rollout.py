@@ -202,6 +202,8 @@ class Rollout(Columns):
 
     def rows(self, filled: int, memory: MemoryLayout | None, noise: slice = slice(None)) -> dict[str, Any]:
         """Views of the rows that matter if `filled` are filled: these, and some of the noise."""
+        if not filled:  # the first observations are written when it is continued
+            return {name: column[noise] for name, column in self.columns().items() if name == "noise"}
         rows = {"observations": slice(filled + 1), "noise": noise, "history": slice(None)}
         if memory is not None:
             rows["states"] = slice(memory.num_sequences(filled))

@@ -136,6 +136,26 @@ def test_two_stops_of_worker_processes_change_nothing(way: str, tmp_path: Path, 
     assert_resumes_exactly("CartPole-v1", WORKERS[way], tmp_path, stops, times=2)
 
 
+TD3 = {"config": hybridppo.TD3Config(num_envs=2, hidden_sizes=(8,), learning_starts=16, steps_per_iteration=32)}
+LONGER: dict[str, dict[str, Any]] = {
+    "cpu": CPU,
+    "overlap in thread": PLACEMENTS["overlap in thread"],
+    "overlap in worker": WORKERS["overlap in worker"],
+    "overlap of TD3": {**PLACEMENTS["overlap in thread"], **TD3},
+    "overlap of learners": {**PLACEMENTS["overlap in thread"], "distributed": hybridppo.MultiLearner(2)},
+}
+
+
+@pytest.mark.parametrize("way", only_by_default(list(LONGER)[:4], list(LONGER)))
+def test_a_finished_run_that_trains_on_is_the_run_that_was_longer_from_the_start(way: str, tmp_path: Path) -> None:
+    constant = replace(CONFIG, anneal_learning_rate=False, anneal_clip_range=False)
+    options, steps = {"config": constant, **LONGER[way]}, ITERATIONS * CONFIG.batch_size
+    train("Pendulum-v1", tmp_path / "run", options, total_steps=2 * CONFIG.batch_size)
+    hybridppo.resume(tmp_path / "run", total_steps=steps, progress=False)
+    train("Pendulum-v1", tmp_path / "expected", options)
+    assert_same(tmp_path / "run", tmp_path / "expected")
+
+
 @pytest.mark.slow
 @needs_signals
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])

@@ -69,6 +69,9 @@ class Sampler:
         self._clock.spend(BEGINNING)
         self.is_under_way = True
 
+    def prepare(self, actor: Any) -> None:
+        pass
+
     def sample_wait(self) -> Any:
         self.is_under_way = False
         self._clock.spend(self._waited)
@@ -149,10 +152,10 @@ def test_by_turns(clock: Clock) -> None:
 def test_overlapping(clock: Clock) -> None:
     first, second, last = iterations(1, clock, 3)
     waited, copied = SAMPLING - LEARNING, PUBLISHING + TRANSFER
-    # The first begins its own rollout and the next; the last begins none.
+    # The first begins its own rollout and the next; the last publishes for that of a longer training.
     assert parts(first) == [waited + 2 * BEGINNING, LEARNING, copied + PUBLISHING, 0.0]
     assert parts(second) == [waited + BEGINNING, LEARNING, copied, LOGGING]
-    assert parts(last) == [waited, LEARNING, TRANSFER, LOGGING]
+    assert parts(last) == [waited, LEARNING, copied, LOGGING]
     assert last["seconds_overlapped"] == SAMPLING - waited
 
 

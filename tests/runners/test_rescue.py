@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from itertools import cycle, product
 from pathlib import Path
@@ -27,7 +28,7 @@ from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, Trai
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners import process_group
+from hybridppo.runners import process_group, processes
 from hybridppo.runners.filling import Stepper
 from hybridppo.runners.sampler import Sampler
 
@@ -518,6 +519,24 @@ def test_an_environment_that_cannot_be_closed_costs_no_result(
     records = [record for record in caplog.records if "could not be closed" in record.getMessage()]
     assert any("environment 0" in record.getMessage() for record in records)
     assert all(record.exc_info is not None and "stuck in close" in str(record.exc_info[1]) for record in records)
+
+
+def test_a_probe_that_cannot_be_closed_does_not_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "SECONDS_TO_CLOSE", 0.2)
+    here, ends = os.getpid(), list[bool]()
+
+    class Hanging(Failing):
+        def close(self) -> None:
+            while os.getpid() == here and not ends:
+                time.sleep(0.01)
+
+    try:
+        assert train(env=lambda: Hanging(), num_workers=2).metrics["iteration"] == 10
+    finally:
+        ends.append(True)
+    assert "made in this process for its spaces, hangs for 0.2 s: the training goes on" in caplog.text
 
 
 def test_an_environment_that_cannot_be_closed_in_a_worker_costs_no_result(

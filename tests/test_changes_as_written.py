@@ -33,7 +33,7 @@ def small(options: dict[str, Any]) -> dict[str, Any]:
         config = replace(
             config, num_envs=2, learning_starts=32, batch_size=16, steps_per_iteration=64, hidden_sizes=(16,)
         )
-    everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 256}
+    everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 192}
     return {**options, **everywhere, "config": config}
 
 

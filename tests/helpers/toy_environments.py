@@ -36,6 +36,11 @@ def scripted_end(script: Script, episode: int, step: int) -> tuple[bool, bool]:
     return is_last and end in ("terminated", "both"), is_last and end in ("truncated", "both")
 
 
+def short_pendulum() -> gym.Env[Any, Any]:
+    """Episodes of 20 steps, so that evaluations are short."""
+    return gym.make("Pendulum-v1", max_episode_steps=20)
+
+
 class ScriptedEnv(gym.Env[Any, Any]):
     """Episodes that no action changes. Observations are (episode, steps done), each seen only once.
 

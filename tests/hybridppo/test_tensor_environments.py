@@ -300,7 +300,7 @@ def test_rewards_of_any_type_are_those_of_an_evaluation_and_of_a_check(dtype: to
     agent = train(make).agent
     evaluation = hybridppo.evaluate_agent(agent, make(), episodes=6, progress=False)
     assert list(evaluation.returns) == list(evaluation.lengths)  # 1 for each step
-    assert hybridppo.check_env(make).is_usable
+    assert hybridppo.check_env(make, steps=100).is_usable
 
 
 def test_values_that_have_a_gradient_are_taken_without_it() -> None:
@@ -480,7 +480,7 @@ class Keeping(TorchCartPole):
 
 
 def test_a_state_that_is_not_whole_is_found() -> None:
-    said = str(hybridppo.check_env(lambda: Keeping(4, episode_length=7)))
+    said = str(hybridppo.check_env(lambda: Keeping(4, episode_length=7), steps=200))
     assert "its get_state() does not hold all of its state" in said
 
 

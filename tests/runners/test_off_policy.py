@@ -370,7 +370,7 @@ def test_where_environments_start_anew_nothing_reaches_across(
 
 
 def test_a_trace_can_be_written(tmp_path: Path) -> None:
-    train(total_steps=500, run_dir=tmp_path / "run", profile=True)
+    train(total_steps=350, run_dir=tmp_path / "run", profile=True)
     trace = json.loads((tmp_path / "run" / "trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {"iteration", "sampling: finish", "learning"} <= names

@@ -99,19 +99,19 @@ class Plain:
 def test_updates_are_the_papers_step_by_step(name: str) -> None:
     config = CONFIGS[name]
     agent = agent_of(config)
-    plain, batches, sums = Plain(agent), minibatches(12, config), np.zeros(3)
+    plain, batches, sums = Plain(agent), minibatches(6, config), np.zeros(3)
     for batch in batches.unbind():
         agent.update([batch.map(lambda tensor: tensor[None])])
         sums += plain.step(batch)
         torch.testing.assert_close(agent.parameters.values.data, plain.flat(), rtol=1e-4, atol=2e-6)
         target = agent.optimizer.state[agent.parameters.values]["target"]
         torch.testing.assert_close(target, plain.flat_targets(), rtol=1e-4, atol=2e-6)
-    assert agent.version == 12
-    counts = np.array([12, 12, 12 // config.policy_delay])
+    assert agent.version == 6
+    counts = np.array([6, 6, 6 // config.policy_delay])
     metrics = agent.take_metrics()
     found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
     np.testing.assert_allclose(found, sums / counts, rtol=1e-4, atol=1e-6)
-    assert metrics["gradient_steps"] == 12
+    assert metrics["gradient_steps"] == 6
 
 
 def test_defaults_are_those_of_the_paper_and_its_authors_code() -> None:

@@ -17,7 +17,7 @@ from run_files import remove_last_checkpoint
 from same_bits import assert_same, assert_same_agents, state_of
 from selection import only_by_default
 from stop_after import StopAfter
-from toy_environments import MODES, HighestAllowed
+from toy_environments import MODES, HighestAllowed, short_pendulum
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
@@ -102,10 +102,10 @@ def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_p
 
 @every_kind
 def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> None:
-    result = train(kind, "Pendulum-v1", run_dir=tmp_path / "run", evaluation_episodes=2)
+    result = train(kind, short_pendulum, run_dir=tmp_path / "run", evaluation_episodes=2)
     loaded = hybridppo.load(tmp_path / "run")
     assert result.evaluation is not None
-    again = [hybridppo.evaluate_agent(agent, "Pendulum-v1", episodes=2, seed=5, progress=False)
+    again = [hybridppo.evaluate_agent(agent, short_pendulum, episodes=2, seed=5, progress=False)
              for agent in (result.agent, loaded)]  # fmt: skip
     assert again[0] == again[1]
     assert min(again[0].returns) < -10.0  # in the environment's own units

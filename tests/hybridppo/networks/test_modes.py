@@ -21,6 +21,7 @@ from sampling import collecting
 from selection import only_by_default
 from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
+from toy_environments import short_pendulum
 
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
@@ -123,7 +124,7 @@ def test_ddpg_and_td3_likewise(name: str, placement: str) -> None:
     found = []
     for _ in range(2):
         result = hybridppo.train(
-            "Pendulum-v1", config=config, agent=kind, total_steps=80, seed=0, progress=False,
+            short_pendulum, config=config, agent=kind, total_steps=80, seed=0, progress=False,
             placement=PLACEMENTS[placement](), vectorization="sync", evaluation_episodes=1,
         )  # fmt: skip
         found.append(result.agent.parameters.values.detach().clone())

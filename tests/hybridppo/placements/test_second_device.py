@@ -26,7 +26,7 @@ from selection import only_by_default
 from stop_after import interrupt_at_call
 from torch import Tensor, nn
 from toy_agents import Matching
-from toy_environments import Catch, HighestAllowed, ScriptedEnv
+from toy_environments import Catch, HighestAllowed, ScriptedEnv, short_pendulum
 
 import hybridppo
 from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
@@ -71,11 +71,9 @@ class Work:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-PENDULUM = partial(gym.make, "Pendulum-v1", max_episode_steps=20)
-"""Evaluations of it are short."""
 WORKS = {
     "discrete actions": Work("CartPole-v1"),
-    "Gaussian actions": Work(PENDULUM),
+    "Gaussian actions": Work(short_pendulum),
     "images": Work(Catch),
     "masks": Work(HighestAllowed, options={"action_masks": True}),
     "whole episodes": Work(
@@ -86,15 +84,15 @@ WORKS = {
     "agents that leave": Work(partial(Matching, masks=True), options={"action_masks": True}),
     "final observations": Work(lambda: ScriptedEnv(((3, "truncated"), (5, "terminated")))),
     "normalised": Work(
-        PENDULUM, replace(SMALL, normalize_observations=True, normalize_rewards=True)
+        short_pendulum, replace(SMALL, normalize_observations=True, normalize_rewards=True)
     ),
     "a memory": Work(
         lambda: ScriptedEnv(((3, "truncated"), (5, "terminated"))),
         replace(SMALL, recurrent="lstm", recurrent_size=4, sequence_length=3, normalize_observations=True),
     ),
     "another memory": Work(Catch, replace(SMALL, recurrent="gru", recurrent_size=4, sequence_length=8)),
-    "noise of the state": Work(PENDULUM, replace(SMALL, use_sde=True, sde_sample_freq=3, log_std_init=-1.0)),
-    "stacks of frames": Work(PENDULUM, replace(SMALL, normalize_observations=True), {"frame_stack": 3}),
+    "noise of the state": Work(short_pendulum, replace(SMALL, use_sde=True, sde_sample_freq=3, log_std_init=-1.0)),
+    "stacks of frames": Work(short_pendulum, replace(SMALL, normalize_observations=True), {"frame_stack": 3}),
     "stacks of images": Work(Catch, options={"frame_stack": 2}),
     "a shared trunk": Work(Catch, replace(SMALL, shared_trunk=True, convolutions="impala", layer_norm=True)),
     "other settings": Work(

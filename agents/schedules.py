@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.system.validation import LARGEST_FLOAT, require
+from hybridppo.system.validation import LARGEST_FLOAT, each_once, require
 
 ScheduleFunction = Callable[[float], float]
 """From the progress of the training, 0 to 1, to the value."""
@@ -37,18 +37,18 @@ def parsed(schedules: object) -> dict[str, Any]:
     """Schedules by the names of fields, from a mapping, or from text: `field=name,field=name`, or JSON.
 
     Raises:
-        ValueError: if the text has another form.
+        ValueError: if the text has another form, or a field twice.
     """
     if isinstance(schedules, Mapping):
         return dict(schedules)
     if not isinstance(schedules, str):
         raise ValueError
     if schedules.lstrip().startswith("{"):
-        return dict(json.loads(schedules))
+        return dict(json.loads(schedules, object_pairs_hook=each_once))
     pairs = [part.partition("=") for part in schedules.split(",") if part.strip()]
     if any(not (field and equals and name) for field, equals, name in pairs):
         raise ValueError
-    return {field.strip(): name.strip() for field, _, name in pairs}
+    return each_once((field.strip(), name.strip()) for field, _, name in pairs)
 
 
 def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = False) -> None:
@@ -64,8 +64,8 @@ def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = Fa
     """
     names = ", ".join([*CURVES, *([f"{ADAPTIVE} for learning_rate alone"] if adaptive else [])])
     rule = (
-        f"must give fields ({', '.join(fields)}) a schedule ({names}), with a share of the training for a warm-up if "
-        "there is one, as learning_rate=cosine:0.05 (functions are for train(..., schedules=...))"
+        f"must give fields ({', '.join(fields)}), each once, a schedule ({names}), with a share of the training for a "
+        "warm-up if there is one, as learning_rate=cosine:0.05 (functions are for train(..., schedules=...))"
     )
     try:
         named = parsed(config.schedules)

@@ -461,8 +461,13 @@ class Settings:
         return not self.own.keys() & {"env", "env_kwargs"}
 
     def changed(self, options: dict[str, Any]) -> "Settings":
-        """The settings with other values for some options of the run; None changes nothing."""
-        return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
+        """The settings with other values for some options of the run; None changes nothing.
+
+        The address of a cluster goes with the policy that used it.
+        """
+        policy = distributed_from(options.get("distributed") or self.run.distributed)
+        run = replace(self.run, address=None) if isinstance(policy, Local | MultiLearner) else self.run
+        return replace(self, environment=changed(self.environment, options), run=changed(run, options))
 
     def to_json(self) -> dict[str, Any]:
         """The contents of `config.json`."""

@@ -266,7 +266,7 @@ def train(
     where, saves = resolve_placement(placement), run_dir is not None
     with prepared(env, asked, environment, run, where, policy_of=policy_of, saves=saves) as preparation:
         environments = preparation.environments
-        _warn_of_doubts(preparation, has_own_networks=has_own_networks)
+        _warn_of_doubts(preparation, asked, has_own_networks=has_own_networks)
         if policies and preparation.run.self_play is None:
             policies_of(environments.agents, policies, policy_of)
         asked = with_agents(asked, environments.agents, policy_of)
@@ -536,7 +536,7 @@ def _finished(result: TrainResult, on_interrupt: OnInterrupt) -> TrainResult:
     return result
 
 
-def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None:
+def _warn_of_doubts(preparation: Preparation, config: AnyConfig, *, has_own_networks: bool) -> None:
     environments, run = preparation.environments, preparation.run
     spaces = each_space(environments.observation_space)
     has_choices = not all(isinstance(action, gym.spaces.Box) for action in each_space(environments.action_space))
@@ -550,6 +550,12 @@ def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None
             "evaluate_episodes and evaluate_async have no effect without evaluate_every (--evaluate-every STEPS); "
             "evaluation_episodes evaluates once, after the training"
         )
+    for name, steps, what in (
+        ("learning_starts", getattr(config, "learning_starts", 0), "nothing is learned"),
+        ("evaluate_every", run.evaluate_every, "the training is never evaluated"),
+    ):
+        if steps > run.total_steps:
+            logger.warning("%s=%d is above total_steps=%d, so %s: lower it", name, steps, run.total_steps, what)
     for doubt in doubts_about(environments, has_own_networks=has_own_networks):
         logger.warning("%s: %s", *doubt)
 
@@ -650,8 +656,8 @@ def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], 
         given = parsed(schedules if schedules is not None else "")
     except (ValueError, TypeError):
         raise ConfigurationError(
-            'schedules must give fields a name or a function, as {"learning_rate": "cosine"}, or "learning_rate=cosine"'
-            f", got {shown(schedules)}"
+            'schedules must give fields a name or a function, each once, as {"learning_rate": "cosine"}, or '
+            f'"learning_rate=cosine", got {shown(schedules)}'
         ) from None
     functions = {field: each for field, each in given.items() if callable(each)}
     return {field: each for field, each in given.items() if field not in functions}, functions or None

@@ -14,6 +14,7 @@ import tyro
 
 from hybridppo.settings import GROUPS, fields_of, is_kept
 from hybridppo.system.messages import printable
+from hybridppo.system.validation import each_once
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -120,7 +121,7 @@ def _with_plural(argument: str) -> str:
 
 def _object_in(texts: list[str]) -> dict[str, Any] | None:
     try:
-        found = None if texts[0] == "None" else json.loads(texts[0])
+        found = None if texts[0] == "None" else json.loads(texts[0], object_pairs_hook=each_once)
     except ValueError as error:
         raise ValueError(f"no JSON: {error}; write it as '{{\"size\": 8}}'") from None
     if not (found is None or isinstance(found, dict)):

@@ -263,11 +263,6 @@ def report(result: TrainResult) -> int:
         show(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
         show(f"evaluation: {returns_of(result.evaluation, result.agent.config)}, most probable actions")
-    if result.metrics.get("gradient_steps") == 0:
-        show(
-            f"note: nothing was learned, because {result.metrics['env_steps']:,} steps are within learning_starts: "
-            "raise total_steps (--total-steps), or lower learning_starts (--learning-starts)"
-        )
     show(f"run directory: {result.run_dir}")
     return EXIT_DONE
 

@@ -1,6 +1,5 @@
 """The strategy of a training, and the run directory that it resumes."""
 
-import logging
 import os
 from pathlib import Path
 
@@ -8,9 +7,6 @@ from hybridppo.distributed.strategy import Strategy, is_joining
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Central, Distributed, Local, MultiLearner, RunOptions, distributed_from
-
-logger = logging.getLogger(__name__)
-
 
 STARTERS = {
     "WORLD_SIZE": "torchrun", "SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec",
@@ -42,12 +38,6 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
         if isinstance(policy, Central):
             return CentralStrategy(policy, run.address)
         return RayStrategy(policy, run.address)
-    if run.address is not None:
-        logger.warning(
-            "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "
-            "such as distributed='coarse' (--distributed coarse)",
-            run.address,
-        )
     return Strategy(policy)
 
 

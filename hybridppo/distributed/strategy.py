@@ -49,7 +49,7 @@ class Strategy:
     """The number of this learner. The first one, 0, has the run directory, and reports."""
     size = 1
     """The number of learners."""
-    needs: ClassVar[dict[str, Any]] = {}
+    needs: ClassVar[dict[str, Any]] = {"address": None}
     """Options that must have these values."""
 
     def __init__(self, policy: Distributed) -> None:
@@ -75,9 +75,9 @@ class Strategy:
             values = {**vars(each), **vars(options), **vars(run), "num_workers": run.num_workers or 0}
             for name, needed in self.needs.items():
                 if (found := values.get(name, needed)) != needed:
+                    other = "" if isinstance(self.policy, Local) else "use distributed='local', or "
                     raise ConfigurationError(
-                        f"{name}={found!r} does not work with distributed={self.policy}: use distributed='local', or "
-                        "leave it out"
+                        f"{name}={found!r} does not work with distributed={self.policy}: {other}leave it out"
                     )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:

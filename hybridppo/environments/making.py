@@ -17,11 +17,13 @@ from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import (
+    NO_LIMIT,
     env_of_id,
     import_modules,
     is_atari,
     note_of,
     package_of,
+    require_limit,
     require_package,
     source_of,
     spec_of,
@@ -205,7 +207,9 @@ def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: 
     """A function that makes an environment of an id, or its vectorised form if it has one that may be used."""
     require_package(source)
     package, env_kwargs = package_of(source), options.env_kwargs or {}
-    may_be_vector = options.vectorization == "auto" and not options.needs_copies
+    require_limit(env_kwargs)
+    is_limited = env_kwargs.get("max_episode_steps", 1) not in (None, NO_LIMIT)
+    may_be_vector = options.vectorization == "auto" and not options.needs_copies and is_limited
     if package is not None and package.vector is not None:
         kind = f"{source!r}, which has a vector and preprocessing of its own"
         options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")

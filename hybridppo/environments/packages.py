@@ -18,11 +18,9 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -35,6 +33,7 @@ from gymnasium.wrappers import TransformObservation
 
 from hybridppo.errors import ConfigurationError, EnvError, failures, pip_install, shown, shown_error
 from hybridppo.spaces.kinds import map_parts
+from hybridppo.system.validation import require_whole
 
 MAX_SEED = 2**31 - 1
 """ale-py and EnvPool take seeds of 31 bits."""
@@ -226,6 +225,8 @@ class Package:
     """A note for users of its environments."""
 
 
+NO_LIMIT = -1
+"""The `max_episode_steps` with which `gymnasium.make` limits no episode; a vectorised form does not know it."""
 ATARI, ENV_POOL = "ALE/", "envpool/"
 PACKAGES = (
     Package((ATARI,), "ale_py", "atari", atari_vector),
@@ -309,8 +310,19 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
         return OneOfVector(vector, vector.metadata["autoreset_mode"])
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
+    require_limit(env_kwargs)
     env = gym.make(spec_of(env_id).id, **env_kwargs)
     return env if package is None else package.wrapper(env)
+
+
+def require_limit(env_kwargs: Mapping[str, Any]) -> None:
+    """Refuse a limit of episodes that `gymnasium.make` does not take.
+
+    Raises:
+        ConfigurationError: with the value.
+    """
+    if (limit := env_kwargs.get("max_episode_steps")) not in (None, NO_LIMIT):
+        require_whole(f"max_episode_steps in env_kwargs ({NO_LIMIT} for no limit)", limit)
 
 
 def require_imports(names: object) -> None:
@@ -334,15 +346,24 @@ def look_in_working_directory() -> None:
         _SEARCHED.append(os.getcwd())
 
 
-def _make_importable(name: str) -> None:
-    """Add the searched folder to `sys.path` if it has this module, and no other folder has it.
+def _import(name: str) -> None:
+    """Import a module, also from the searched folder, which is added to `sys.path` only if the module is there.
 
-    Otherwise it stays out, because a file in it may have the name of a package that is imported later. Once it is in,
-    worker processes find the module as well, and the module finds its neighbours at any time.
+    A file in it may have the name of a package that is imported later. Once it is in `sys.path`, worker processes find
+    the module as well, and the module finds its neighbours at any time.
     """
-    top = name.partition(".")[0]
-    if top not in sys.modules and find_spec(top) is None:
-        sys.path += [folder for folder in _SEARCHED if PathFinder.find_spec(top, [folder]) is not None]
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:  # it lacks another one
+            raise
+        path = list(sys.path)
+        sys.path += _SEARCHED
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            sys.path[:] = path
+            raise
 
 
 def import_modules(names: str) -> None:
@@ -355,8 +376,7 @@ def import_modules(names: str) -> None:
     require_imports(names)
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
-            _make_importable(name)
-            importlib.import_module(name)
+            _import(name)
         except failures() as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
             remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, fields
 from functools import cache
 from pathlib import Path
@@ -103,6 +103,20 @@ def require_path(name: str, value: Any, rule: str = "a path") -> Path:
     if not (isinstance(text, str) and text):
         raise ConfigurationError(f"{name} must be {rule}, got {shown(value)}")
     return Path(text)
+
+
+def each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A dict of pairs, as from JSON (`object_pairs_hook`).
+
+    Raises:
+        ValueError: if a key comes twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{shown(key)} comes twice")
+        found[key] = value
+    return found
 
 
 def plain(value: Any) -> Any:

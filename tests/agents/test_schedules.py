@@ -413,9 +413,14 @@ def test_a_discount_with_a_schedule_is_also_that_of_returns_which_normalise_rewa
 REFUSED = {
     "no field": ({"schedules": {"num_steps": falling}}, "schedules are for learning_rate, .*, got 'num_steps'"),
     "no schedule": ({"schedules": {"gamma": "fast"}}, "^schedules must give fields .* adaptive for learning_rate"),
+    "twice": (
+        {"schedules": "gamma=linear,gamma=cosine"},
+        "must give fields a name or a function, each once, .*, got 'gamma=linear,gamma=cosine'",
+    ),
+    "twice in JSON": ({"schedules": '{"gamma": "linear", "gamma": "cosine"}'}, "each once"),
     "of another agent": (
         {"schedules": {"learning_rate": "adaptive"}, "config": TD3Config()},
-        r"fields \(learning_rate, critic_learning_rate\) a schedule \(constant, linear, cosine\), .*=cosine:0.05 \(",
+        r"fields \(learning_rate, critic_learning_rate\), each once, a schedule \(constant, linear, cosine\), .*=cosi",
     ),
     "no mapping": ({"schedules": 3}, "schedules must give fields a name or a function, .*, got 3"),
     "two": ({"schedules": {"gamma": falling}, "config": PPOConfig(schedules="gamma=linear")}, "gamma has two"),

@@ -90,6 +90,7 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
         ({"pool_size": 2}, {"distributed": "central:2"}, "pool_size=2 does not work with distributed=central:2:1: use"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 does not work"),
         ({}, {"distributed": "multi"}, "give a number of learners to start"),
+        ({}, {"address": "auto", "distributed": "local"}, "does not work with distributed=local: leave it out"),
         (
             {},
             {"address": "auto"},

@@ -244,11 +244,15 @@ def test_arguments_that_cannot_be_sent_are_named() -> None:
         train(lambda lock: IdentityDiscrete(), env_kwargs={"lock": threading.Lock()}, num_workers=2)
 
 
-def test_arguments_that_are_no_json_are_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("text", ["size=6", '{"size": 6, "size": 7}', '{"inner": {"size": 6, "size": 7}}'])
+def test_arguments_that_are_no_json_are_refused_on_the_command_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exited:
-        main(["train", "CartPole-v1", "--env-kwargs", "size=6"])
+        main(["train", "CartPole-v1", "--env-kwargs", text])
     assert exited.value.code == 2
-    assert "no JSON" in " ".join(capsys.readouterr().err.split())
+    error = " ".join(capsys.readouterr().err.split())
+    assert ("no JSON: 'size' comes twice" if "7" in text else "no JSON") in error
 
 
 # An agent in a file

@@ -250,6 +250,35 @@ def test_options_of_evaluations_that_never_come_are_a_warning(
     assert ("have no effect without evaluate_every" in caplog.text) == warns
 
 
+def test_the_address_of_a_cluster_is_forgotten_with_its_policy(tmp_path: Path) -> None:
+    train(iterations=1, run_dir=tmp_path / "run")
+    file = tmp_path / "run" / "config.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps(kept | {"distributed": "coarse:1", "address": "nowhere:1"}))
+    resume(tmp_path / "run", distributed="local", total_steps=2 * BATCH)
+    assert json.loads(file.read_text())["address"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {
+                "config": hybridppo.TD3Config(learning_starts=10_000, num_envs=1, hidden_sizes=(8,)),
+                "env": "Pendulum-v1",
+            },
+            f"learning_starts=10000 is above total_steps={BATCH}, so nothing is learned: lower it",
+        ),
+        ({"evaluate_every": 10_000}, f"evaluate_every=10000 is above total_steps={BATCH}, so the training is never"),
+    ],
+)
+def test_what_comes_after_the_end_of_a_training_is_a_warning(
+    options: Any, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(iterations=1, **options)
+    assert caplog.text.count(message) == 1
+
+
 # What a run prints, and what it leaves alone
 
 

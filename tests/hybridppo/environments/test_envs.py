@@ -286,6 +286,23 @@ def test_arguments_that_an_environment_does_not_take_are_named(vectorization: An
             make_environments(make, 2, vectorization=vectorization, env_kwargs=kwargs)
 
 
+@pytest.mark.parametrize("limit", [0, -2, 2.5, True, "9"])
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any, vectorization: Any) -> None:
+    kwargs = {"max_episode_steps": limit}
+    with pytest.raises(ConfigurationError, match=r"max_episode_steps in env_kwargs .* must be a whole number of"):
+        make_environments("CartPole-v1", 2, vectorization=vectorization, env_kwargs=kwargs)
+    with pytest.raises(ConfigurationError, match=r"max_episode_steps in env_kwargs .* must be a whole number of"):
+        hybridppo.make_env("CartPole-v1", **kwargs)
+
+
+def test_no_limit_is_none_as_in_gymnasium_though_a_vectorised_form_does_not_know_it() -> None:
+    environments = make_environments("CartPole-v1", 2, env_kwargs={"max_episode_steps": -1})
+    assert isinstance(environments, SubEnvironments)
+    environments.reset(0)
+    assert not environments.step(np.zeros(2, np.int64))[3].any()
+
+
 @pytest.mark.parametrize("name", ["make", "env_id", "imports", "episodic_life"])
 def test_arguments_of_an_environment_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []

@@ -54,7 +54,9 @@ def name_of(config: AnyConfig) -> str:
         if type(config) is kind.config:
             return name
     kinds = ", ".join(kind.config.__name__ for kind in AGENTS.values())
-    raise ConfigurationError(f"config must be one of {kinds}, got {shown(config)}")
+    is_derived = isinstance(config, PPOConfig | DDPGConfig)
+    own = ", and no subclass (hyperparameters of your own are settings={...} of train)" if is_derived else ""
+    raise ConfigurationError(f"config must be one of {kinds}{own}, got {shown(config)}")
 
 
 def agent_class(config: AnyConfig) -> type[AnyAgent]:

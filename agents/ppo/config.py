@@ -13,15 +13,7 @@ from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.system import validation as checks
-from hybridppo.system.validation import (
-    ANY_TIME,
-    BETWEEN_TRAININGS,
-    MOST_ROWS,
-    SAME_RESULT,
-    Rule,
-    check_fields,
-    require,
-)
+from hybridppo.system.validation import ANY_TIME, BETWEEN_TRAININGS, MOST_ROWS, SAME_RESULT, Rule, check_fields, require
 
 SCHEDULABLE = (
     "learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf", "entropy_coef", "value_coef",

@@ -1,12 +1,12 @@
 """Protocols between the parts, so that neither agent nor placement knows its caller."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
 
@@ -21,31 +21,6 @@ class SamplingActor(Protocol):
 
     def __call__(self, observations: Array) -> Array:
         """`[N, obs] -> [N, outputs]`, float32; the result may be reused by the next call."""
-
-
-class Experience(Protocol):
-    """The data that an agent learns from, as a placement uses it: tensors on one device."""
-
-    @property
-    def observations(self) -> Tensor:
-        """One of the tensors, which tells the device of all."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors."""
-
-    def map(self, function: Callable[[Tensor], Tensor], /) -> Any:
-        """A copy with `function` applied to each tensor."""
-
-
-SomeExperience = TypeVar("SomeExperience", bound=Experience)
-
-
-class Optimizer(Protocol):
-    """An optimizer as a placement uses it: its tensors move with the parameters."""
-
-    state: Any
-    """Maps a parameter to its tensors by name, as in `torch.optim`."""
 
 
 class Agent(Protocol):
@@ -92,14 +67,12 @@ class AgentOfOnePolicy(Agent, Protocol):
 
     critic: nn.Module
     parameters: FlatParameters
+    optimizer: FlatAdam
+    """Steps `parameters`."""
 
     @property
     def modules(self) -> list[nn.Module]:
         """All modules with tensors, including actor and critic."""
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Steps `parameters`."""
 
 
 class AgentOfPolicies(Agent, Protocol):

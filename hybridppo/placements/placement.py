@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError, DeviceError
-from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
+from hybridppo.interfaces import Agent, SamplingActor, agents_of, has_policies
 from hybridppo.networks.actors import actors_of
 from hybridppo.networks.parameters import FlatParameters, bind
 from hybridppo.placements.crossing import (
@@ -96,13 +96,12 @@ class Placement:
         yield
         wait_for(self.learning_device)
 
-    def to_learner(self, rollout: SomeExperience) -> SomeExperience:
+    def to_learner(self, rollout: Any) -> Any:
         """The rollout, or other data to learn from, on the learning device; the same object if it is already there."""
         if rollout.observations.device == self.learning_device:
             return rollout
-        with self._copying(rollout.num_bytes):
-            learned: SomeExperience = rollout.map(lambda tensor: moved(tensor, self.learning_device))
-        return learned  # the copy is over: the sampler may overwrite its buffers
+        with self._copying(rollout.num_bytes):  # at its end, the sampler may overwrite its buffers
+            return rollout.map(lambda tensor: moved(tensor, self.learning_device))
 
     @contextmanager
     def _copying(self, num_bytes: int, publishes: int = 0) -> Iterator[None]:

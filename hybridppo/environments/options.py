@@ -12,7 +12,7 @@ from hybridppo.environments.packages import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_agents import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, SECONDS, Rule, at_most, check_fields, require
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, Rule, at_most, check_fields, require
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -49,7 +49,7 @@ class EnvironmentOptions:
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
     """If an environment fails, returns invalid values, or its worker process dies: raise an error; or restart it, drop
     its unfinished episode, and count that in the metric env_restarts."""
-    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT | SECONDS)
+    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT | {"seconds": "positive"})
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
     """Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command line, a JSON

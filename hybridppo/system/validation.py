@@ -17,7 +17,7 @@ from hybridppo.errors import ConfigurationError, shown
 Saved = TypeVar("Saved")
 CHANGEABLE = {"changeable": True}
 """In the metadata of an option: a resumed run may have another value of it."""
-SECONDS = {"seconds": True}
+SECONDS = {"seconds": "a number of at least 0"}
 """In the metadata of an option: it is a number of seconds, and None is infinity, because config.json has none."""
 SAME_RESULT = {"changes_result": False}
 """In the metadata of an option: a seed gives the same metrics and the same agent with any value of it, up to
@@ -142,7 +142,7 @@ def held_by_json(value: Any) -> Any:
         raise ValueError(error) from None
 
 
-def require_seconds(name: str, value: Any) -> Any:
+def require_seconds(name: str, value: Any, rule: str = "a number of at least 0") -> Any:
     """A number of seconds, as one of Python's; None is infinity.
 
     Raises:
@@ -151,7 +151,7 @@ def require_seconds(name: str, value: Any) -> Any:
     seconds = math.inf if value is None else plain(value)
     # nan is not at least 0; an integer may be too large for a float
     if type(seconds) not in (int, float) or not (seconds == math.inf or 0 <= seconds < 2**63):
-        raise ConfigurationError(f"{name} must be a number of at least 0, got {shown(value)}")
+        raise ConfigurationError(f"{name} must be {rule}, got {shown(value)}")
     return seconds
 
 
@@ -228,8 +228,8 @@ def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]] = {}) -> Non
     """
     for field, kind, may_be_none in _kinds_of(config.__class__):
         value = plain(getattr(config, field.name))
-        if field.metadata.get("seconds"):
-            value = require_seconds(field.name, value)
+        if rule := field.metadata.get("seconds"):
+            value = require_seconds(field.name, value, rule)
         elif value is not None or not may_be_none:
             value = _of_kind(config, field, kind, value, may_be_none)
         object.__setattr__(config, field.name, value)

@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, fill_gradient
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.schedules import ScheduleFunction, check_schedules, parsed
+from hybridppo.agents.schedules import OfOnePolicy, ScheduleFunction, check_schedules, parsed
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
 from hybridppo.errors import EnvError
@@ -65,7 +65,7 @@ MINIBATCHES_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class DDPGConfig:
+class DDPGConfig(OfOnePolicy):
     """DDPG's hyperparameters. Invalid values are refused with the field and the rule."""
 
     num_envs: int = field(default=1, metadata=BETWEEN_TRAININGS)
@@ -145,10 +145,6 @@ class DDPGConfig:
     def steps_per_update(self) -> int:
         """Optimizer steps of an update."""
         return self.train_frequency * self.num_envs if self.gradient_steps is None else self.gradient_steps
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object; `DDPGConfig(**fields)` restores it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -213,9 +213,9 @@ class PoliciesConfig:
             return getattr(largest, name)
         raise AttributeError(f"the hyperparameters of several policies have no {name}: it is each policy's own")
 
-    def replaced(self, **changes: Any) -> "PoliciesConfig":
-        """The hyperparameters with other values for some fields of every policy."""
-        return replace(self, policies={name: replace(config, **changes) for name, config in self.policies.items()})
+    def with_policies(self, policies: Mapping[str, PPOConfig]) -> "PoliciesConfig":
+        """The hyperparameters with others of the policies."""
+        return replace(self, policies=policies)
 
     def with_agents(self, agents: Sequence[str], policy_of: PolicyOf | None = None) -> "PoliciesConfig":
         """The hyperparameters for environments with these agents.

@@ -144,14 +144,13 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
 
 def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:
     """The `critic_observes` of these hyperparameters; arguments and result are those of `critics_of`."""
-    if isinstance(config, PoliciesConfig):
-        return critics_of(config.policies, config.agents.get if config.agents else policy_of)
-    return critics_of({"": config}, policy_of)
+    return critics_of(config.policies, config.agents.get if config.agents else policy_of)
 
 
 def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:
-    """The configuration with other values for some fields; for several policies, the fields of each."""
-    return config.replaced(**changes) if isinstance(config, PoliciesConfig) else replace(config, **changes)
+    """The configuration with other values for some fields of each policy."""
+    made: AnyConfig = config.with_policies({name: replace(each, **changes) for name, each in config.policies.items()})
+    return made
 
 
 def agents_by_policy(agent: AnyAgent, name: str = "policy") -> dict[str, Any]:

@@ -10,10 +10,11 @@ value rises linearly from 0, and the curve takes the rest. `adaptive` is only fo
 import copy
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, TypeVar
 
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.system.validation import LARGEST_FLOAT, each_once, require
 
 ScheduleFunction = Callable[[float], float]
@@ -106,6 +107,32 @@ def with_values(config: Config, **values: float) -> Config:
     changed = copy.copy(config)
     vars(changed).update(values)
     return changed
+
+
+class OfOnePolicy:
+    """What the library reads of every configuration, as that of several policies (`policies.py`) has it."""
+
+    agents: ClassVar[Mapping[str, str]] = {}
+    """The policies of agents by name: there is one policy, and it has no name."""
+    played: ClassVar[tuple[str, ...]] = ()
+    """The policies that act and do not learn."""
+
+    @property
+    def policies(self) -> dict[str, Any]:
+        """The configuration of each policy."""
+        return {"": self}
+
+    def with_policies(self, policies: Mapping[str, Any]) -> Any:
+        """The configuration with others of its `policies`."""
+        return policies[""]
+
+    def require_agents(self, agents: Sequence[str], error: type[HybridPPOError]) -> None:
+        """Refuse environments with other agents than those that it is for: any will do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object, with which the class restores it."""
+        found: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return found
 
 
 class Scheduled:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from hybridppo.agents.policies import (
-    PoliciesConfig,
     PolicyOf,
     acting_together,
     by_id,
@@ -178,8 +177,7 @@ def environments_for(
     with contextlib.ExitStack() as stack:
         environments = made_for(agent, env, num_envs, for_critics(own, critics_see(agent.config)), own_number=True)
         stack.callback(environments.close)
-        if isinstance(agent.config, PoliciesConfig):
-            agent.config.require_agents(environments.agents, EnvError)
+        agent.config.require_agents(environments.agents, EnvError)
         stack.pop_all()
     return environments
 

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
-from hybridppo.agents.policies import ALIKE, PoliciesConfig
+from hybridppo.agents.policies import ALIKE
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
@@ -207,7 +207,7 @@ def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
 
 def _require_equal(theirs: AnyConfig, ours: AnyConfig, fields: Sequence[str]) -> None:
     """Refuse networks that these fields would make others."""
-    of_each = [config.policies if isinstance(config, PoliciesConfig) else {"": config} for config in (theirs, ours)]
+    of_each = theirs.policies, ours.policies
     for policy in of_each[0].keys() & of_each[1].keys():
         for field in fields:
             there, here = (getattr(configs[policy], field, None) for configs in of_each)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybridppo.agents.policies import PoliciesConfig, PolicyOf
+from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
@@ -163,7 +163,7 @@ def prepared(
             "torch.autocast is on, which would round losses: train outside of it; precision='bf16' of the "
             "configuration uses it for the networks alone"
         )
-    for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+    for each in config.policies.values():
         if isinstance(each, PPOConfig) and each.compiled_updates and each.fast_updates:
             require_numba("compiled_updates=True")
     strategy = strategy_of(run, options.worker_timeout)

@@ -412,8 +412,7 @@ def resume(
             with prepared(source, settings.config, settings.environment, settings.run, where) as preparation:
                 settings = replace(settings, environment=preparation.options, run=preparation.run)
                 require_spaces_of(settings, preparation.environments, error=CheckpointError)
-                if isinstance(settings.config, PoliciesConfig):
-                    settings.config.require_agents(preparation.environments.agents, CheckpointError)
+                settings.config.require_agents(preparation.environments.agents, CheckpointError)
                 if checkpoint is None:
                     made = new_agent(settings, seed=seed_of(settings.seed, "agent"), **parts)
                 else:
@@ -493,8 +492,6 @@ def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[st
 
 def _learning(config: AnyConfig) -> list[Any]:
     """The configuration of each policy that learns."""
-    if not isinstance(config, PoliciesConfig):
-        return [config]
     return [each for name, each in config.policies.items() if name not in config.played]
 
 
@@ -678,11 +675,9 @@ def with_further(
 
     if not schedules and settings is None:
         return config
-    if not isinstance(config, PoliciesConfig):
-        made: AnyConfig = changed(config)
-        return made
     learn = {name: changed(each) for name, each in config.policies.items() if name not in config.played}
-    return replace(config, policies={**config.policies, **learn})
+    made: AnyConfig = config.with_policies({**config.policies, **learn})
+    return made
 
 
 def compiled_options(
@@ -701,7 +696,7 @@ def compiled_options(
     """
     require_numba("compiled=True")
     options, no_environments = compiled_environments(env, options)
-    each: list[Any] = [*config.policies.values()] if isinstance(config, PoliciesConfig) else [config]
+    each: Any = config.policies.values()
     has_updates = all(isinstance(one, PPOConfig) and one.fast_updates and one.recurrent is None for one in each)
     no_updates = "PPO's are, without a loss, networks or an agent of one's own, recurrent=... or fast_updates=False"
     why_not = {"environments": no_environments, "updates": no_updates if has_own_parts or not has_updates else None}

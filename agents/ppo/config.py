@@ -1,10 +1,10 @@
 """The configuration of PPO. Its defaults learned best over eight measured environments."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hybridppo.agents.schedules import check_schedules, parsed
+from hybridppo.agents.schedules import OfOnePolicy, check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.networks.encoders import Convolutions
 from hybridppo.networks.mlp import Activation
@@ -49,7 +49,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(OfOnePolicy):
     """PPO's hyperparameters. Invalid values are refused with the field and the rule."""
 
     num_envs: int = field(default=4, metadata=BETWEEN_TRAININGS)
@@ -291,10 +291,6 @@ class PPOConfig:
             rates = ("learning_rate",) if self.critic_learning_rate is None else SCHEDULABLE[:2]
             named = dict.fromkeys(rates, "linear") | named
         return named | ({"clip_range": "linear"} if self.anneal_clip_range else {})
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object; `PPOConfig(**fields)` restores it."""
-        return asdict(self)
 
 
 def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from hybridppo.agents.ddpg import DDPGConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, make_agent, replaced
@@ -127,12 +128,10 @@ class Training:
         """Optimizer steps in a run of so many environment steps; with `learns`, from the start of learning on."""
         config = self.config
         if isinstance(config, PPOConfig | PoliciesConfig):
-            every = {"": config} if isinstance(config, PPOConfig) else config.policies
-            played = () if isinstance(config, PPOConfig) else config.played
             return sum(
                 -(-env_steps // each.batch_size) * each.num_epochs * each.minibatches_of(each.batch_size)
-                for name, each in every.items()
-                if name not in played
+                for name, each in config.policies.items()
+                if name not in config.played
             )
         left = env_steps if learns else max(0, env_steps - config.learning_starts)
         return left // (config.train_frequency * config.num_envs) * config.steps_per_update
@@ -204,10 +203,10 @@ class Training:
 
 def _iterations(config: AnyConfig) -> tuple[int, int]:
     """How many iterations of a trial are not counted, and how many are at least."""
-    if isinstance(config, PoliciesConfig):
-        return max(each.pool_size for each in config.policies.values()), 1
+    if isinstance(config, DDPGConfig):
+        return WARMUP_TURNS, FEWEST_TURNS
     # With a pool, an update takes its usual time once the pool is full.
-    return (config.pool_size, 1) if isinstance(config, PPOConfig) else (WARMUP_TURNS, FEWEST_TURNS)
+    return max(each.pool_size for each in config.policies.values()), 1
 
 
 def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:

@@ -10,7 +10,6 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
 from hybridppo.environments.base import Environments
@@ -71,7 +70,7 @@ class Strategy:
         Raises:
             ConfigurationError: with the option and the remedy.
         """
-        for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+        for each in config.policies.values():
             values = {**vars(each), **vars(options), **vars(run), "num_workers": run.num_workers or 0}
             for name, needed in self.needs.items():
                 if (found := values.get(name, needed)) != needed:
@@ -159,7 +158,7 @@ def ppo_of_policies(config: AnyConfig) -> list[PPOConfig]:
         ConfigurationError: if learners cannot share the gradients of the agent.
     """
     found = []
-    for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
+    for each in config.policies.values():
         if not isinstance(each, PPOConfig):
             raise ConfigurationError(
                 f"learners share the gradients of PPO only, got {type(each).__name__}: use distributed='local'"

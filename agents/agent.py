@@ -542,7 +542,8 @@ def encoded_rows(
             rows = encode(observation)
         if not np.isfinite(encode.layout.numbers(rows)).all():
             for number, row in enumerate(rows):
-                encode.require_finite(f"in observation {number}: observation" if batch else "the observation", row)
+                name = f"in observation {number}: observation" if batch else "the observation"
+                encode.require_finite(name, row, None if batch else observation)
     except (BadValueError, EnvError, ValueError) as error:  # ValueError: NumPy makes no array of it
         if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
             raise EnvError("act got the pair that reset returns: write `observation, info = env.reset()`") from None

@@ -108,6 +108,8 @@ class MultiAgentEnvironment:
             self._own_rows = np.zeros((num_agents, self._of_critics.size), np.float32)
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
+        self._given = [_Report(slot, None, 0.0, False, False, None) for slot in range(num_agents)]
+        """The last report on each agent, for errors."""
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
@@ -150,8 +152,9 @@ class MultiAgentEnvironment:
         self.finals, has_lost_one = [], False
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
-        for slot, observation, reward, terminated, truncated, info in self._reports(actions):
-            name = self._names[slot]
+        for report in self._reports(actions):
+            slot, observation, reward, terminated, truncated, info = report
+            self._given[slot], name = report, self._names[slot]
             if not isinstance(reward, (float, int, np.generic)):
                 reward = as_scalar(f"{name}: its reward", as_numbers(f"{name}: its reward", reward))
             self.rewards[slot] += reward
@@ -197,7 +200,7 @@ class MultiAgentEnvironment:
         """
         for slot, name in enumerate(self._names):
             self._require_finite_row(slot, "observation")
-            require_finite(f"{name}: its reward", self.rewards[slot])
+            require_finite(f"{name}: its reward", self.rewards[slot], self._given[slot].reward)
 
     def rows_of(self, slots: Sequence[int]) -> Array:
         """The rows of agents with the same spaces, as their policy takes them; copied."""
@@ -279,7 +282,8 @@ class MultiAgentEnvironment:
         np.copyto(self.rows, whole, where=seen[:, None] & ~self._of_critics.beside)
 
     def _require_finite_row(self, slot: int, what: str) -> None:
-        self._encoders[slot].require_finite(f"{self._names[slot]}: its {what}", self.rows_of([slot])[0])
+        given = self._given[slot].observation
+        self._encoders[slot].require_finite(f"{self._names[slot]}: its {what}", self.rows_of([slot])[0], given)
 
     def _newcomer(self, agent: Any) -> BadValueError:
         """The error for an agent that appears in the middle of an episode."""

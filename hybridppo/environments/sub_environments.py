@@ -56,6 +56,8 @@ class SubEnvironment:
         self._make, self._on_error, self._has_agents = make, on_error, has_agents
         self._encode = ObservationEncoder(self.spaces.observation_space)
         self._row = self._encode.one
+        self.given: Any = None
+        """The last observation that the environment returned, if `step` returns another form of it."""
         self.seed: int | None = None
         """The seed of its last seeded reset."""
         self.episode = EpisodeStart()
@@ -146,12 +148,11 @@ class SubEnvironment:
         observation, _ = two_of(result)
         if self._has_agents:
             return observation
+        self.given = observation
         observation = self._cast(observation if self._is_checked else self._encode.checked(observation))
         self._is_checked = True
-        is_bytes = bool(self._encode.layout.images)
-        self._encode.require_finite(
-            "its observation", observation if is_bytes else observation.astype(np.float32, copy=False)
-        )
+        row = observation if self._encode.layout.images else observation.astype(np.float32, copy=False)
+        self._encode.require_finite("its observation", row, self.given)
         return observation
 
     def state(self) -> dict[str, Any]:
@@ -183,6 +184,7 @@ class SubEnvironment:
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
         observation, *others = checked_step(self._encode, result)
+        self.given = result[0]
         if not is_plain(self._encode, result):
             self.step = self._cast_step
         else:
@@ -190,13 +192,13 @@ class SubEnvironment:
         return (observation if self._encode.is_array else self._encode.one(observation), *others)
 
     def _row_step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._row(observation), reward, terminated, truncated, info
+        self.given, reward, terminated, truncated, info = self.env.step(action)
+        return self._row(self.given), reward, terminated, truncated, info
 
     def _cast_step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.given, reward, terminated, truncated, info = self.env.step(action)
         ends = as_flag("its terminated", terminated), as_flag("its truncated", truncated)
-        return self._cast(observation), np.asarray(reward).item(), *ends, info
+        return self._cast(self.given), np.asarray(reward).item(), *ends, info
 
     def _cast(self, observation: Any) -> Any:
         """An observation in the type of its `Box`, or as an encoded row."""
@@ -271,6 +273,8 @@ class SubEnvironments(Environments):
         self._sum = finite_test(self._numbers.size)
         if not is_float and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(self.num_envs))
+        self._given: list[Any] = [(None, None)] * num_envs
+        """The last results of the environments' steps, for errors: columns have infinity for numbers beyond float32."""
         self._ended: list[int] = []
         """The environments in which an episode ended in the last step."""
         if agents:
@@ -293,6 +297,7 @@ class SubEnvironments(Environments):
         """Final observations are the environments' own results of `step`, those of agents that were truncated."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape, dtype, infos, sub_environments = self._shape, self._dtype, self._infos, self.sub_environments
+        given = self._given
         for i in self._ended:  # in the last step
             terminated[i] = truncated[i] = False
         self._ended = ended = list[int]()
@@ -303,7 +308,8 @@ class SubEnvironments(Environments):
             self._note_who_acts()
         for i, action in enumerate(self._each_action(actions)):
             try:
-                observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
+                given[i] = result = sub_environments[i].step(action)
+                observation, rewards[i], is_terminated, is_truncated, info = result
                 if shape is not None and getattr(observation, "shape", None) != shape:  # a list has none
                     observation = self.encode.checked(observation)
                 if dtype is not None and observation.dtype != dtype:
@@ -318,24 +324,29 @@ class SubEnvironments(Environments):
                 self._recover(i, action, error)
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)
+        finals_of, finals = self._end_episodes() if ended else ([], [])
+        rows, rewards, terminated, truncated = self._columns
+        if self.absent is not None:
+            terminated = terminated | self.absent
+        return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
+
+    def _end_episodes(self) -> tuple[list[int], list[Array]]:
+        """Begin new episodes where one has ended; return the columns of final observations, and these."""
         finals_of: list[int] = []
         finals: list[Array] = []
-        for i in ended:
+        for i in self._ended:
             first = i * self.num_agents
             if first in self.restarted:
                 continue  # its last numbers were not finite
             for slot, final in self._finals_of(i):
                 finals_of.append(first + slot)
                 finals.append(final)
-            if infos is not None:
-                for slot in np.flatnonzero(terminated[i] | truncated[i]).tolist():
-                    infos.end(first + slot)
-            if not self.agents or sub_environments[i].env.is_over:
+            if self._infos is not None:
+                for slot in np.flatnonzero(self._terminated[i] | self._truncated[i]).tolist():
+                    self._infos.end(first + slot)
+            if not self.agents or self.sub_environments[i].env.is_over:
                 self._reset(i)
-        rows, rewards, terminated, truncated = self._columns
-        if self.absent is not None:
-            terminated = terminated | self.absent
-        return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
+        return finals_of, finals
 
     def _note_who_acts(self) -> None:
         assert self.absent is not None
@@ -390,8 +401,10 @@ class SubEnvironments(Environments):
                 if self.agents:
                     self.sub_environments[i].env.require_finite()
                 else:
-                    self.encode.require_finite("its observation", self._rows[i])
-                    require_finite("its reward", self._rewards[i])
+                    observation, reward, *_ = self._given[i]
+                    given = observation if self._shape is not None else self.sub_environments[i].given
+                    self.encode.require_finite("its observation", self._rows[i], given)
+                    require_finite("its reward", self._rewards[i], reward)
             except BadValueError as error:
                 self._recover(i, action, error)
 

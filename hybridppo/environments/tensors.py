@@ -25,6 +25,7 @@ from hybridppo.environments.checks import describe_error, five_of, two_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.checks import shown_cast
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import CriticRows, SpacesOfAgents, each_observes, joint_space, spaces_with_critics_part
@@ -459,7 +460,7 @@ class TensorEnvironments(Environments):
         value = float(numbers[step, env, number])
         if not when:
             when = f"in step {self._num_steps - len(values) + 1 + step}"
-        raise self.failure(when, f"the {what} of environment {env}: {name} is {value:g}")
+        raise self.failure(when, f"the {what} of environment {env}: {name} is {shown_cast(value)}")
 
     # For evaluations
 

@@ -30,6 +30,7 @@ from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.environments.state import Walk, write
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.checks import shown_cast
 
 logger = logging.getLogger(__name__)
 
@@ -156,8 +157,9 @@ class VectorEnvironments(Environments):
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}", self._fault_of(observations, error)) from error
         if not isfinite(self._sum(encoded.ravel())):
-            for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
-                self._require_finite(f"the observation of environment {self._first + i}: observation", row)
+            # None is refused if only their sum is infinite.
+            for i, (row, given) in enumerate(zip(encoded, self.encode.each(observations), strict=True)):
+                self._require_finite(f"the observation of environment {self._first + i}: observation", row, given)
         return encoded
 
     def _fault_of(self, observations: Any, error: Exception) -> Exception:
@@ -174,12 +176,12 @@ class VectorEnvironments(Environments):
         if not np.isfinite(rewards).all():
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
-            value = rewards[step, env]
+            value = shown_cast(rewards[step, env])
             raise self._failure_in_step(f"the reward of environment {self._first + env}: reward is {value}")
 
-    def _require_finite(self, name: str, row: Array) -> None:
+    def _require_finite(self, name: str, row: Array, given: Any) -> None:
         try:
-            self.encode.require_finite(name, row)
+            self.encode.require_finite(name, row, given)
         except BadValueError as error:
             raise self._failure_in_step(str(error)) from None
 
@@ -273,7 +275,7 @@ class VectorEnvironments(Environments):
         except BadValueError as error:
             raise self._failure_in_step(str(error)) from None
         for i, final in zip(indices, encoded, strict=True):
-            self._require_finite(f"the final observation of environment {self._first + i}: observation", final)
+            self._require_finite(f"the final observation of environment {self._first + i}: observation", final, each[i])
         return encoded
 
 

@@ -28,6 +28,7 @@ def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, 
 
 REMEDY = "use Discrete, MultiDiscrete, MultiBinary, a Box of floating-point numbers, or a Dict or Tuple of those"
 """For an action space that is not supported."""
+LARGEST = float(np.finfo(np.float32).max)
 FEW = 16
 """Up to this number of numbers, Python sums faster than NumPy."""
 
@@ -51,8 +52,13 @@ def can_be_scaled_to(low: Array, high: Array) -> bool:
     return bool((np.maximum(np.abs(low), np.abs(high)) <= np.finfo(np.float32).max).all())
 
 
-def require_finite(name: str, values: Array) -> None:
+def require_finite(name: str, values: Array, given: Any = None) -> None:
     """Refuse an array, or a number, that is not finite.
+
+    Args:
+        name: what it is, for the message.
+        values: the array or the number.
+        given: the number that the environment returned, if `values` is that as float32; None if it is not known.
 
     Raises:
         BadValueError: naming the first number that is not finite.
@@ -61,7 +67,15 @@ def require_finite(name: str, values: Array) -> None:
     bad = ~np.isfinite(values)
     if bad.any():
         at = np.argwhere(bad)[0].tolist()
-        raise BadValueError(f"{name}{at if at else ''} is {values[tuple(at)]}")
+        raise BadValueError(f"{name}{at if at else ''} is {shown_cast(values[tuple(at)], given)}")
+
+
+def shown_cast(number: Any, given: Any = None) -> str:
+    """A number of float32 that is not finite, or the number that the environment returned; None if it is not known."""
+    if given is not None and np.ndim(given) == 0 and np.isfinite(given):
+        return f"{given}, and the largest number of float32 is {LARGEST:.3g}"
+    is_known = given is not None or not np.isinf(number)
+    return f"{number:g}" if is_known else f"{number:g}, or beyond the largest number of float32, {LARGEST:.3g}"
 
 
 def reshaped(value: Any, shape: tuple[int, ...] | None, name: str = "its observation") -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, unsupported
+from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, shown_cast, unsupported
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
@@ -190,8 +190,8 @@ class ObservationEncoder:
         weighted_sum = finite_test(num_rows * layout.num_numbers)
         return lambda flat: weighted_sum(layout.numbers(flat.reshape(num_rows, -1)).ravel())
 
-    def require_finite(self, name: str, row: Array) -> None:
-        """Refuse a row with a number that is not finite.
+    def require_finite(self, name: str, row: Array, given: Any = None) -> None:
+        """Refuse a row with a number that is not finite; `given` is the observation, None if it is not known.
 
         Raises:
             BadValueError: naming the part and the number.
@@ -199,7 +199,17 @@ class ObservationEncoder:
         numbers = self.layout.numbers(row).reshape(-1)
         if not np.isfinite(numbers).all():
             at = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise BadValueError(f"{name}{self.names[at]} is {numbers[at]}")
+            raise BadValueError(f"{name}{self.names[at]} is {shown_cast(numbers[at], self._number_at(at, given))}")
+
+    def _number_at(self, at: int, observation: Any) -> Any:
+        """The number of an observation that is number `at` of its row; None if it is not found."""
+        if observation is None:
+            return None
+        with contextlib.suppress(BadValueError):
+            for (leaf, place), value in zip(self.parts, self._kind.values(observation), strict=False):
+                if leaf.image is None and place.start <= at < place.stop == place.start + np.size(value):
+                    return np.ravel(value)[at - place.start]
+        return None
 
     def warning_of_bounds(self, rows: Array, left_out: Array) -> str | None:
         """A warning that names an entry of rows out of bounds, and its value; None if all are within.

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
 from sampling import sampler_of
 from selection import only_by_default
+from toy_agents import FaultyAgents
 from toy_environments import MODES, FaultyEnv, IdentityDiscrete, ScriptedEnv, UndeclaredVector
 
 import hybridppo
@@ -736,11 +738,34 @@ def test_nan_reward_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
             collect(wrap(vector_of(at(2, step, with_reward(math.nan)), mode, length=99), first=6))
 
 
-def test_an_observation_that_only_float32_cannot_hold_is_infinite() -> None:
-    space = Box(-np.inf, np.inf, (2,), np.float64)
-    fault = at(0, 3, with_observation(np.array([1e300, 0.0])))
-    with pytest.raises(EnvError, match=r"observation\[0\] is inf"), np.errstate(over="ignore"):
-        collect(make_environments(partial(FaultyEnv, fault, observation_space=space), 1))
+WIDE = Box(-np.inf, np.inf, (2,), np.float64)
+BEYOND = {
+    "observation": (WIDE, (0.0, 0.0), with_observation(np.array([0.0, 1e39])), r"observation\[1\]"),
+    "first": (WIDE, (0.0, 0.0), with_observation(np.array([0.0, 1e39])), r"observation\[1\]"),
+    "part": (
+        Dict(room=Discrete(2), speed=WIDE),
+        {"room": 1, "speed": (0.0, 0.0)},
+        with_observation({"room": 1, "speed": np.array([0.0, 1e39])}),
+        r"observation\['speed'\]\[1\]",
+    ),
+    "reward": (WIDE, (0.0, 0.0), with_reward(1e39), "its reward"),
+}
+
+
+@pytest.mark.parametrize("where", [*BEYOND, "vector", "agent"])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_a_number_beyond_float32_is_shown_as_it_was_returned(where: str) -> None:
+    space, usual, fault, name = BEYOND.get(where, BEYOND["observation"])
+    make = partial(FaultyEnv, at(0, 0 if where == "first" else 3, fault), observation_space=space, good=usual)
+    source: Any = make
+    if where == "vector":
+        source = partial(SyncVectorEnv, [make] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    if where == "agent":
+        change = {"agent_0": np.array([0.0, 1e39, 0.0]), "agent_1": np.zeros(3)}
+        source = partial(FaultyAgents, lambda env, result: (change, *result[1:]) if env.steps == 3 else result)
+        name = r"agent 'agent_0': its observation\[1\]"
+    with pytest.raises(EnvError, match=rf"{name} is 1e\+39, and the largest number of float32 is 3.4e\+38"):
+        train(source, config=replace(SMALL, num_envs=2))
 
 
 def test_large_finite_observations_are_no_fault() -> None:

@@ -9,7 +9,7 @@ network that learns.
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat
@@ -38,7 +38,7 @@ from hybridppo.networks.modes import depend_on_training, float32_products, noise
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
-from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -174,7 +174,6 @@ class PolicyAgent:
         config: the hyperparameters.
         seed: seed of the initial parameters, and of the order in which the agent learns.
         schedules: functions of the progress of the training, 0 to 1, by field.
-        schedulable: fields that may have a schedule.
 
     Raises:
         ConfigurationError: if torch makes tensors on another device than the CPU.
@@ -182,6 +181,8 @@ class PolicyAgent:
 
     name: ClassVar[str]
     """Name of the agent in files."""
+    _config_type: ClassVar[Any]
+    """The class of its hyperparameters."""
     keeps_final_observations: ClassVar[bool] = False
     """Whether a subclass needs the last observations of episodes that terminated: then `final_rows` and
     `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
@@ -202,8 +203,6 @@ class PolicyAgent:
         config: Any,
         seed: int,
         schedules: Mapping[str, ScheduleFunction] | None,
-        schedulable: Collection[str],
-        config_type: type,
     ) -> None:
         if (default := torch.get_default_device()).type != "cpu":
             raise ConfigurationError(
@@ -215,10 +214,11 @@ class PolicyAgent:
                 f"an agent is made for two spaces, got {observation_space!r}: train one with hybridppo.train(ENV, "
                 "total_steps=..., config=...)"
             )
-        if not isinstance(config, config_type):
-            raise ConfigurationError(f"config must be {config_type.__name__}(...), got {shown(config)}")
+        config = self._config_type() if config is None else config
+        if not isinstance(config, self._config_type):
+            raise ConfigurationError(f"config must be {self._config_type.__name__}(...), got {shown(config)}")
         self.config = config
-        self._schedules = Scheduled(schedules, schedulable, config)
+        self._schedules = Scheduled(schedules, config)
         self.observation_space, self.action_space = observation_space, action_space
         self._encode = ObservationEncoder(observation_space)
         self._initial_seed, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
@@ -351,19 +351,15 @@ class PolicyAgent:
         """The rows of the arguments of `act`, `[N, *row]`."""
         return encoded_rows(observation, action_mask, self.observation_space, self._encode, batch)
 
-    def anneal(self, progress: float, **known: float) -> None:
-        """Set `current` to the values that schedules have at `progress`, 0 to 1.
-
-        Args:
-            progress: of the training.
-            **known: values that follow from neither a name nor a function.
+    def anneal(self, progress: float) -> None:
+        """Set `current` to the values that schedules have at `progress` of the training, 0 to 1.
 
         Raises:
             ConfigurationError: if a schedule is invalid, or a parameter of a network was replaced.
         """
         self.parameters.require_all_of(*self._learning_networks)
         if self._schedules.fields:
-            self.current = self._schedules.at(self.config, progress, **known)
+            self.current = self._schedules.at(self.config, progress)
             self.optimizer.set_learning_rates(self._learning_rates())
 
     def drop_episodes(self) -> None:

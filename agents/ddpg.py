@@ -31,15 +31,12 @@ from hybridppo.interfaces import Metrics
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.modes import Precision, learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatParameters, PartAdam
-from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
+from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system import validation as checks
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import ANY_TIME, BETWEEN_TRAININGS, SAME_RESULT, Rule, check_fields, require, whole
-
-SCHEDULABLE = ("learning_rate", "critic_learning_rate")
-"""Numbers that may have a schedule."""
 
 RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("num_envs", "train_frequency", "gradient_steps", "batch_size", "buffer_size"), checks.COUNT),
@@ -117,6 +114,8 @@ class DDPGConfig(OfOnePolicy):
     be able to hold them."""
     policy_delay = 1
     target_noise_std = target_noise_clip = 0.0
+    schedulable: ClassVar[tuple[str, ...]] = ("learning_rate", "critic_learning_rate")
+    """Fields that may have a schedule."""
     num_critics: ClassVar[int] = 1
     """The number of critics; targets use the lowest value."""
     episodes_per_rollout: ClassVar[int | None] = None
@@ -126,7 +125,7 @@ class DDPGConfig(OfOnePolicy):
 
     def __post_init__(self) -> None:
         check_fields(self, RULES)
-        check_schedules(self, SCHEDULABLE)
+        check_schedules(self)
         rows = self.train_frequency * self.num_envs
         room = f"must hold what is sampled for an update, train_frequency * num_envs = {rows}, and n_steps"
         require(self, "buffer_size", self.buffer_size >= max(rows, self.n_steps * self.num_envs), room)
@@ -209,8 +208,7 @@ class DDPG(PolicyAgent):
         seed: int = 0,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        config = config if config is not None else self._config_type()
-        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, self._config_type)
+        super().__init__(observation_space, action_space, config, seed, schedules)
         self.exploration = self.make_distribution()
         without_warmup = copy.copy(self.exploration)
         without_warmup.warmup = 0

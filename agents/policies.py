@@ -25,8 +25,7 @@ from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import PoliciesActor
-from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import MemoryLayout, Rollout
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents

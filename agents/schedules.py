@@ -52,12 +52,11 @@ def parsed(schedules: object) -> dict[str, Any]:
     return each_once((field.strip(), name.strip()) for field, _, name in pairs)
 
 
-def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = False) -> None:
+def check_schedules(config: Any, *, adaptive: bool = False) -> None:
     """Refuse a field `schedules` with invalid schedules; it becomes text for `parsed`.
 
     Args:
-        config: a frozen dataclass, during its creation.
-        fields: fields that may have a schedule.
+        config: a frozen dataclass, during its creation, with `schedulable` fields.
         adaptive: whether the learning rate may be adaptive.
 
     Raises:
@@ -65,14 +64,15 @@ def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = Fa
     """
     names = ", ".join([*CURVES, *([f"{ADAPTIVE} for learning_rate alone"] if adaptive else [])])
     rule = (
-        f"must give fields ({', '.join(fields)}), each once, a schedule ({names}), with a share of the training for a "
-        "warm-up if there is one, as learning_rate=cosine:0.05 (functions are for train(..., schedules=...))"
+        f"must give fields ({', '.join(config.schedulable)}), each once, a schedule ({names}), with a share of the "
+        "training for a warm-up if there is one, as learning_rate=cosine:0.05 (functions are for train(..., "
+        "schedules=...))"
     )
     try:
         named = parsed(config.schedules)
         for field, name in named.items():
             is_adaptive = adaptive and (field, name) == ("learning_rate", ADAPTIVE)
-            if field not in fields:
+            if field not in config.schedulable:
                 raise ValueError
             if not is_adaptive:
                 share_left(name, 1.0)
@@ -140,18 +140,17 @@ class Scheduled:
 
     Args:
         functions: schedules that are functions, by field; named ones are in the configuration.
-        fields: fields that may have a schedule.
-        config: an agent's configuration with `named_schedules`.
+        config: an agent's configuration, with `named_schedules` and `schedulable` fields.
 
     Raises:
         ConfigurationError: if a field cannot have a schedule, or has two.
     """
 
-    def __init__(self, functions: Mapping[str, ScheduleFunction] | None, fields: Collection[str], config: Any) -> None:
+    def __init__(self, functions: Mapping[str, ScheduleFunction] | None, config: Any) -> None:
         self.functions = dict(functions or {})
         for field, function in self.functions.items():
-            if field not in fields:
-                raise ConfigurationError(f"schedules are for {', '.join(fields)}, got {shown(field)}")
+            if field not in config.schedulable:
+                raise ConfigurationError(f"schedules are for {', '.join(config.schedulable)}, got {shown(field)}")
             if not callable(function):
                 raise ConfigurationError(f"schedules[{field!r}] must be a name or a function, got {shown(function)}")
             if field in config.named_schedules:
@@ -160,6 +159,8 @@ class Scheduled:
                     "schedules=...: leave one of them out"
                 )
         self.fields = [*self.functions, *config.named_schedules]
+        is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
+        self.adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
 
     def require_free(self, config: Any, names: Collection[str]) -> None:
         """Refuse new values of fields whose schedule does not begin with them.
@@ -171,25 +172,26 @@ class Scheduled:
             is_free = name not in self.functions and config.named_schedules.get(name) != ADAPTIVE
             require(config, name, is_free, "has a schedule that gives its values: leave one of the two out")
 
-    def at(self, config: Config, done: float, **known: float) -> Config:
+    def at(self, config: Any, done: float) -> Any:
         """The configuration at a progress of `done`.
 
         Args:
             config: the configuration.
             done: progress of the training, 0 to 1.
-            **known: values that follow from neither a name nor a function.
 
         Raises:
             ConfigurationError: if a function returns an invalid value.
         """
         values: dict[str, float] = {}
-        for field, name in config.named_schedules.items():  # type: ignore[attr-defined]
+        for field, name in config.named_schedules.items():
             if name != ADAPTIVE:
                 start = getattr(config, field)
-                values[field] = share_left(name, done) * (config.learning_rate if start is None else start)  # type: ignore[attr-defined]
+                values[field] = share_left(name, done) * (config.learning_rate if start is None else start)
         for field, function in self.functions.items():
             values[field] = _checked(field, function(done), done)
-        return with_values(config, **values, **known)
+        if self.adaptive is not None:
+            values["learning_rate"] = self.adaptive.rate
+        return with_values(config, **values)
 
     def metrics(self, config: Any) -> dict[str, float]:
         """The current values by field, except the learning rate, which is a metric anyway."""

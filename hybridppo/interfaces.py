@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
-from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.spaces.arrays import Array
 
 Metrics = dict[str, float]

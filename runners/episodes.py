@@ -21,8 +21,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError
-from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
-from hybridppo.runners.filling import process_kept
+from hybridppo.rollouts.rollout import MemoryLayout
+from hybridppo.runners.filling import EpisodeMemory, process_kept
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import global_draws_warned_of, seed_globals

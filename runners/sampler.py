@@ -23,8 +23,7 @@ from hybridppo.environments.base import Environments, Steering, closed, from_jso
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, shown_error
 from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import FinalObservations, Rollout, steps_by_turns
+from hybridppo.rollouts.rollout import FinalObservations, MemoryLayout, Rollout, steps_by_turns
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array

@@ -23,8 +23,7 @@ from hybridppo.networks.normalization import (
 from hybridppo.networks.numpy_actors import EPSILON, LIMIT
 from hybridppo.networks.recurrent import Segments
 from hybridppo.rollouts.advantages import discounted_sums
-from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import Columns, Rollout
+from hybridppo.rollouts.rollout import Columns, MemoryLayout, Rollout
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hybridppo.agents.schedules import OfOnePolicy, check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
@@ -10,7 +10,7 @@ from hybridppo.networks.encoders import Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent
-from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.system import validation as checks
 from hybridppo.system.validation import ANY_TIME, BETWEEN_TRAININGS, MOST_ROWS, SAME_RESULT, Rule, check_fields, require
@@ -182,6 +182,8 @@ class PPOConfig(OfOnePolicy):
     settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""
+    schedulable: ClassVar[tuple[str, ...]] = SCHEDULABLE
+    """Fields that may have a schedule."""
 
     def __post_init__(self) -> None:
         check_fields(self, RULES)
@@ -211,7 +213,7 @@ class PPOConfig(OfOnePolicy):
             require(self, "critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
 
     def _check_schedules(self) -> None:
-        check_schedules(self, SCHEDULABLE, adaptive=True)
+        check_schedules(self, adaptive=True)
         named = parsed(self.schedules)
         for what in ("learning_rate", "clip_range"):
             twice = getattr(self, f"anneal_{what}") and what in named

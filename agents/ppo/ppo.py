@@ -30,11 +30,11 @@ from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, dive
 from hybridppo.agents.ppo.batch import Batch, CriticMemory, Normalization, require_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
-from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
+from hybridppo.agents.ppo.config import RECORDED, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
+from hybridppo.agents.schedules import ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, message_of, shown
@@ -79,6 +79,7 @@ class PPO(PolicyAgent):
 
     name: ClassVar[str] = "ppo"
     """Name of the agent in files."""
+    _config_type = PPOConfig
     config: PPOConfig
     current: PPOConfig
 
@@ -95,7 +96,6 @@ class PPO(PolicyAgent):
         modules: Mapping[str, nn.Module] | None = None,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        config = config if config is not None else PPOConfig()
         for name, part in {"loss": loss, "advantages": advantages}.items():
             if part is not None and (not callable(part) or isinstance(part, type)):
                 raise ConfigurationError(f"{name} must be a function, got {shown(part)}")
@@ -103,10 +103,9 @@ class PPO(PolicyAgent):
             raise ConfigurationError(
                 "a loss has no state of its own (state_dict): keep it in buffers of a module, train(..., modules=...)"
             )
-        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, PPOConfig)
+        super().__init__(observation_space, action_space, config, seed, schedules)
+        config = self.config
         require_not_recorded(config, self._schedules.functions)
-        is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
-        self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules or None}
@@ -213,8 +212,8 @@ class PPO(PolicyAgent):
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
         return encoded_rows(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
 
-    def anneal(self, progress: float, **known: float) -> None:  # noqa: D102 - as in the base
-        super().anneal(progress, **known, **({} if self._adaptive is None else {"learning_rate": self._adaptive.rate}))
+    def anneal(self, progress: float) -> None:  # noqa: D102 - as in the base
+        super().anneal(progress)
         if self.config.pool_size > 1:  # which has a factor of the learning rate
             self.optimizer.set_learning_rates(self._learning_rates())
         if self.normalization.rewards is not None:
@@ -230,8 +229,8 @@ class PPO(PolicyAgent):
         return rates | {"actor": rate * self._pool.rate} | ({"modules": rate} if self._has_modules else {})
 
     def _set_adaptive_rate(self, rate: float) -> None:
-        assert self._adaptive is not None
-        self._adaptive.rate = rate
+        assert self._schedules.adaptive is not None
+        self._schedules.adaptive.rate = rate
         self.current = with_values(self.current, learning_rate=rate)
         self.optimizer.set_learning_rates(self._learning_rates())
 
@@ -437,7 +436,7 @@ class PPO(PolicyAgent):
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
-        limit, adaptive = self.current.target_kl, self._adaptive
+        limit, adaptive = self.current.target_kl, self._schedules.adaptive
         if limit is None and adaptive is None:
             return False
         # Waits for the device once per epoch, because the next epoch depends on it.
@@ -469,7 +468,7 @@ class PPO(PolicyAgent):
             with super()._undone_if_broken_off():
                 yield
         except BaseException:
-            if self._adaptive is not None:
+            if self._schedules.adaptive is not None:
                 self._set_adaptive_rate(rate)
             raise
 
@@ -506,7 +505,8 @@ class PPO(PolicyAgent):
         tensors, state = super().state()
         if self.config.pool_size > 1:
             state |= self._pool.state()
-        return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
+        adaptive = self._schedules.adaptive
+        return tensors, state | ({} if adaptive is None else {"learning_rate": adaptive.rate})
 
     def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         if self.critic_memory is not None and "memory.critic_state" in tensors:
@@ -516,7 +516,7 @@ class PPO(PolicyAgent):
         if self.config.pool_size > 1:
             self._pool.load_state(tensors, state, self.parameters.values.data)
         super().load_state(tensors, state)
-        if self._adaptive is not None:
+        if self._schedules.adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
 
 

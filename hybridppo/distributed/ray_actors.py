@@ -19,8 +19,7 @@ from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import EnvStateError
-from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import MemoryLayout, Rollout
 from hybridppo.runners.filling import NEVER, Filled
 from hybridppo.runners.worker import Worker, parameters_of
 from hybridppo.spaces.arrays import Array

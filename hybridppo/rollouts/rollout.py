@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
@@ -71,6 +70,20 @@ class Columns:
     def num_bytes(self) -> int:
         """The size of all columns together."""
         return sum(int(column.nbytes) for column in self.columns().values())
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """The size of an actor's state, and how often a rollout stores it."""
+
+    state_size: int
+    """Length of the state of one environment."""
+    sequence_length: int
+    """Steps of a training sequence; the state before each sequence is stored."""
+
+    def num_sequences(self, num_steps: int) -> int:
+        """Number of sequences in a rollout of `num_steps`; the last may be shorter."""
+        return -(-num_steps // self.sequence_length)
 
 
 FinalObservations = list[tuple[int, int, Array]]

@@ -13,8 +13,7 @@ import logging
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -84,22 +83,6 @@ class Accelerator:
         """Unlock memory; return an error number, or 0."""
         return 0
 
-    def memory_free(self) -> int | None:
-        """Free bytes of the device's memory; None if they are unknown.
-
-        On Linux, memory that the system would release, such as cached files, counts as free, and a container's limit
-        counts as well.
-        """
-        found: list[int] = []
-        with suppress(OSError, ValueError, StopIteration):
-            lines = Path("/proc/meminfo").read_text().splitlines()
-            found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-        with suppress(OSError, ValueError, KeyError):  # no control group, or "max": no limit
-            limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-            used = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-            found.append(max(0, limit - int(used["anon"])))
-        return min(found, default=None)
-
     def supports_bf16(self) -> bool:
         """Whether the hardware supports bfloat16 products."""
         is_cpu = self._device.type == "cpu"
@@ -162,11 +145,6 @@ class Cuda(Accelerator):
     def unlock_pages(self, address: int) -> int:  # noqa: D102
         with self.selected():
             return int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
-
-    def memory_free(self) -> int | None:  # noqa: D102
-        # The driver counts torch's cached memory as taken.
-        kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        return int(torch.cuda.mem_get_info(self._device)[0]) + kept
 
     def supports_bf16(self) -> bool:  # noqa: D102
         with self.selected():

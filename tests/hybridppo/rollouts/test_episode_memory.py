@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.rollouts.rollout import MemoryLayout
+from hybridppo.runners.filling import EpisodeMemory
 
 NOBODY: dict[int, int] = {}
 

@@ -138,16 +138,6 @@ def test_pages_are_locked_for_the_device_that_learns(monkeypatch: pytest.MonkeyP
     assert Selected.now == 0
 
 
-def test_memory_that_torch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, sizes in (
-        ("memory_reserved", (7, 70)),
-        ("memory_allocated", (3, 30)),
-        ("mem_get_info", ((5, 9), (50, 90))),
-    ):
-        monkeypatch.setattr(torch.cuda, name, lambda device, sizes=sizes: sizes[device.index])
-    assert Cuda(SECOND_GPU).memory_free() == 50 + (70 - 30)
-
-
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("current", [0, 1])
 def test_a_gpu_without_a_number_is_the_current_one(current: int, monkeypatch: pytest.MonkeyPatch) -> None:

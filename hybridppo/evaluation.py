@@ -44,7 +44,7 @@ from hybridppo.networks.numpy_actors import NumpyPoliciesActor
 from hybridppo.placements.placement import Placement, SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.checkpoints import read_agent_file
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, path_of
 from hybridppo.runners.episodes import MOST_SIDE_BY_SIDE, Evaluation, made_for
 from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.settings import Settings, made, tell_what_runs
@@ -239,9 +239,9 @@ def environment_of(
         CheckpointError: if `run_dir` is a file that `agent.save` has not written, and `env` is missing.
         ConfigurationError: if `run_dir` is a file, and `env` is missing.
     """
-    source, options = env, EnvironmentOptions()
-    if not is_agent_file(run_dir):
-        directory = RunDirectory.open(run_dir)
+    source, options, path = env, EnvironmentOptions(), path_of(run_dir)
+    if not is_agent_file(path):
+        directory = RunDirectory.open(path)
         settings = Settings.read(directory)
         is_own = env is None or not settings.can_make_env
         kwargs = settings.environment.env_kwargs if is_own and env_kwargs is None else env_kwargs
@@ -251,7 +251,7 @@ def environment_of(
             source = settings.source(env)
             tell_what_runs(directory.path, settings.env_id, options)
     if source is None:
-        read_agent_file(Path(run_dir))  # another file has another error
+        read_agent_file(path)  # another file has another error
         raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")
     return source, options if env_kwargs is None else replace(options, env_kwargs=env_kwargs)
 

@@ -27,7 +27,7 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown, shown_error
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, path_of
 from hybridppo.settings import Settings, require_own
 from hybridppo.spaces.serialization import space_from_json
 from hybridppo.system.seeds import seed_of
@@ -77,9 +77,9 @@ def load(
     return saved.made(agent, networks=networks, modules=modules)
 
 
-def is_agent_file(path: object) -> bool:
+def is_agent_file(path: Path) -> bool:
     """Whether a path is a file of `agent.save`, and not the `config.json` of a run."""
-    return isinstance(path, str | os.PathLike) and os.path.isfile(path) and Path(path).name != "config.json"
+    return os.path.isfile(path) and path.name != "config.json"  # Path.is_file raises an error below a closed folder
 
 
 def load_policies(
@@ -131,10 +131,11 @@ class SavedAgent:
             CheckpointError: if no checkpoint is whole, or the file is damaged.
             RunDirectoryError: if `path` is no run directory.
         """
+        path = path_of(path)
         if not is_agent_file(path):
             directory = RunDirectory.open(path)
             return cls.of_run(Settings.read(directory), directory.load_checkpoint(checkpoint))
-        tensors, description = read_agent_file(Path(path))
+        tensors, description = read_agent_file(path)
         described_by = f"what {path} says of it"
         with fitting(described_by):
             config = config_from_json(description["agent"], description["config"])

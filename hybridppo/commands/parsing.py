@@ -14,7 +14,7 @@ import tyro
 
 from hybridppo.settings import GROUPS, fields_of, is_kept
 from hybridppo.system.messages import printable
-from hybridppo.system.validation import each_once
+from hybridppo.system.validation import each_once, require_path
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -70,6 +70,18 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
             instance_from_str=_object_in,
             is_instance=lambda value: value is None or isinstance(value, dict),
             str_from_instance=lambda value: [json.dumps(value, allow_nan=False)],
+        )
+
+    @registry.primitive_rule
+    def _path(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type is not Path:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",  # as tyro has it, which would make a dot of an empty text
+            instance_from_str=lambda texts: require_path("it", texts[0]),
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
         )
 
     options |= {"args": [_with_plural(argument) for argument in arguments], "registry": registry}

@@ -54,7 +54,7 @@ def cache_directory() -> Path:
         RuntimeError: if the user has no home folder.
     """
     if named := os.environ.get(DIRECTORY_VARIABLE):
-        return Path(named)
+        return Path(named).expanduser()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":

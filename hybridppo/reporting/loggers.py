@@ -23,6 +23,7 @@ from typing import Any
 from hybridppo.errors import ConfigurationError, is_installed, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
+from hybridppo.system.validation import require_path
 
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
 """MLflow's limits: the parameters of one call, and the length of a parameter."""
@@ -109,7 +110,7 @@ class TensorBoard(Logger):
     name = "tensorboard"
 
     def __init__(self, log_dir: str | Path | None = None) -> None:
-        self._log_dir = log_dir
+        self._log_dir = None if log_dir is None else require_path("log_dir", log_dir)
         self.needs_run_dir = log_dir is None
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base

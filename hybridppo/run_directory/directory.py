@@ -40,6 +40,7 @@ WhichCheckpoint = Literal["latest", "best"]
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 """The files of lines."""
+PATH_OF_RUN = "a path, or None to write nothing"
 
 
 class RunDirectory:
@@ -67,8 +68,9 @@ class RunDirectory:
             TakenError: if the folder is not empty, or another process begins a run there; nothing is ever overwritten.
             RunDirectoryError: if it cannot be made.
         """
-        directory = cls(Path(path).absolute(), {"format_version": FORMAT_VERSION, **config})
-        directory.given, path = Path(path), directory.path
+        given = require_path("run_dir", path, PATH_OF_RUN)
+        directory = cls(given.absolute(), {"format_version": FORMAT_VERSION, **config})
+        directory.given, path = given, directory.path
         try:
             made = [each for each in (path, *path.parents) if not each.exists()]
             if not path.is_file():
@@ -337,7 +339,7 @@ def require_free(path: str | Path) -> None:
         ConfigurationError: if it is no path.
         RunDirectoryError: if it is not empty.
     """
-    path = require_path("run_dir", path, "a path, or None to write nothing")
+    path = require_path("run_dir", path, PATH_OF_RUN)
     with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
         _require_empty(path)
 
@@ -349,11 +351,11 @@ def path_of(given: Any) -> Path:
         RunDirectoryError: if it is no path.
     """
     try:
-        return Path(given)
-    except TypeError:
+        return require_path("a run directory, or an agent's file,", given)
+    except ConfigurationError as error:
         raise RunDirectoryError(
-            f"a run directory, or an agent's file, must be a path, got {shown(given)}: let train have a run_dir, or "
-            "save an agent with agent.save(FILE), and pass FILE; evaluate_agent takes the agent itself"
+            f"{error}: let train have a run_dir, or save an agent with agent.save(FILE), and pass FILE; evaluate_agent "
+            "takes the agent itself"
         ) from None
 
 

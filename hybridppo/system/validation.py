@@ -94,15 +94,22 @@ def require_bools(**values: Any) -> None:
 
 
 def require_path(name: str, value: Any, rule: str = "a path") -> Path:
-    """A path that a user set: a text that is not empty, or an object with `__fspath__`.
+    """A path that a user set: a text that a file's name can be, or an object with `__fspath__`; `~` is the home folder.
 
     Raises:
         ConfigurationError: naming the argument, the rule and the value.
     """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
-    if not (isinstance(text, str) and text):
-        raise ConfigurationError(f"{name} must be {rule}, got {shown(value)}")
-    return Path(text)
+    try:
+        if text and b"\0" not in os.fsencode(text):
+            return Path(text).expanduser()
+    except (TypeError, UnicodeEncodeError):  # bytes; half of a character
+        pass
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{name} is {shown(value)}, and there is no such home folder: write ./{text} for a file of that name"
+        ) from None
+    raise ConfigurationError(f"{name} must be {rule}, got {shown(value)}")
 
 
 def each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

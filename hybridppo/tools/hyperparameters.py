@@ -13,6 +13,7 @@ from typing import Any
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.run_directory.files import as_json
+from hybridppo.system.validation import require_path
 
 FILE = resources.files("hybridppo.tools") / "tuned.json"
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -99,7 +100,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
     Raises:
         ConfigurationError: if it cannot be read.
     """
-    path = Path(file) if file else FILE
+    path = FILE if file is None else require_path("file", file)
     try:
         entries: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["environments"]
         if not all(isinstance(entry, dict) for entry in entries.values()):

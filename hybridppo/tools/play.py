@@ -30,7 +30,7 @@ from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_ins
 from hybridppo.evaluation import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, path_of
 from hybridppo.run_directory.files import making
 from hybridppo.runners.episodes import Evaluation
 from hybridppo.system.validation import require_bools, require_path, require_whole
@@ -120,8 +120,8 @@ def play(
 
 def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
     if output is None:
-        is_file = is_agent_file(run_dir)
-        output = Path(run_dir).with_suffix(".mp4") if is_file else RunDirectory.open(run_dir).path / "video.mp4"
+        path = path_of(run_dir)
+        output = path.with_suffix(".mp4") if is_agent_file(path) else RunDirectory.open(path).path / "video.mp4"
     output = require_path("output", output)
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")

@@ -512,6 +512,8 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "CartPole-v1", "--hidden-sizes", "[64,32]"], "write several numbers such as [64,32] as 64 32"),
         (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
         (["resume", "run", "--seed", "1"], "train ENV_ID --start-from RUN_DIR --seed begins another"),
+        (["tune", "CartPole-v1", "--output", ""], "it must be a path, got ''"),
+        (["train", "CartPole-v1", "--run-dir", ""], "it must be a path, got ''"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -520,7 +522,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pyt
     assert out == ""
     assert part in err
     assert "Traceback" not in err
-    assert err.count("Error parsing") == any(word in part for word in ("many", "1e6", "several"))  # once
+    assert err.count("Error parsing") == any(word in part for word in ("many", "1e6", "several", "path"))  # once
 
 
 @pytest.mark.parametrize(

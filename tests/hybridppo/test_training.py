@@ -509,6 +509,21 @@ def test_any_kind_of_path_will_do(tmp_path: Path) -> None:
     hybridppo.load(OwnPath())  # type: ignore[arg-type]
 
 
+def test_a_tilde_is_the_home_folder(run_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run = f"~/{run_dir.name}"
+    hybridppo.load(run).save("~/agent")
+    hybridppo.export(run, "~/policy.npz")
+    for use in (hybridppo.load_policies, hybridppo.evaluate, hybridppo.resume):
+        use(run)
+    hybridppo.evaluate("~/agent", env="CartPole-v1", episodes=1)
+    assert train(run_dir="~/new", iterations=1, start_from=run).run_dir == tmp_path / "new"
+    assert {path.name for path in tmp_path.iterdir()} >= {"agent", "policy.npz", "new"}
+    assert not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize(
     "use",
     [

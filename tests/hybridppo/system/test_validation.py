@@ -67,7 +67,12 @@ def test_paths_are_texts_or_paths() -> None:
     assert require_path("output", "a/b") == require_path("output", Path("a/b")) == Path("a/b")
 
 
-@pytest.mark.parametrize("value", [None, "", b"a", 3, True, ["a"], Path], ids=str)
+@pytest.mark.parametrize("value", [None, "", b"a", 3, True, ["a"], Path, "a\0b", "\ud800"], ids=ascii)
 def test_other_things_are_no_paths(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="output must be a path, got "):
         require_path("output", value)
+
+
+def test_a_home_folder_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"no such home folder: write \./~no one/a for"):
+        require_path("output", "~no one/a")

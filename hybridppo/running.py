@@ -219,7 +219,7 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         run.has_ended = True
         with runner.rescuing():
             evaluation, interrupted = _evaluation_after(plan, runner, checkpointing)
-        if directory is not None and strategy.rank == 0 and not interrupted:
+        if directory is not None and strategy.rank == 0 and not interrupted and checkpointing.is_saved:
             directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     saved, policy = checkpointing.is_saved, settings.policy

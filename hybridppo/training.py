@@ -405,7 +405,7 @@ def resume(
         require_own(settings.own, **parts)
         source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)
-        checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
+        checkpoint = None if directory.has_saved_nothing else directory.load_checkpoint(to_go_on=True)
         kept, saved = directory.config, directory.path / "checkpoints"
         newest = folders(saved)[-1:]
         try:
@@ -472,7 +472,7 @@ def _go_back(
     if settings.run.start_from is not None:
         start_agent_from(agent, settings.run.start_from)
     directory.rewind(0, 0)
-    logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", directory.given)
+    logger.warning("%s ended before its first checkpoint was saved: it begins anew", directory.given)
 
 
 def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[str, ScheduleFunction] | None:

@@ -110,6 +110,7 @@ class Checkpointing(Callback):
             return False  # the last checkpoint also has the state of the environments, which are lost since
         self.is_saved, is_new = False, False
         with directory.saving():
+            directory.hold()
             runner.data.before_checkpoint(directory)
             tensors, state = runner.group.call("collected")
             state["evaluation"] = self._of_evaluation if self.evaluation is None else self.evaluation.state()

@@ -254,6 +254,7 @@ class OffPolicyData(OnPolicyData):
         if self._files is None:
             self._open(directory, [])  # without the rest of a process that was killed before its first checkpoint
         assert self._files is not None
+        self._files.forget_lost()
         start = max(self._files.end, self.replay.total - self.replay.size)
         self._files.append(start, self.replay.total, self.replay.rows, self.replay.bytes_per_row)
 

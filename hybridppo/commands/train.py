@@ -251,7 +251,7 @@ def report(result: TrainResult) -> int:
     if not result.saved:
         show(
             f"hybridppo: error: the last checkpoint is not on the disk (see above): {result.run_dir} ends with the one "
-            "before it; make room and resume",
+            "before it, or has none; make room and resume",
             file=sys.stderr,
         )
         return EXIT_ERROR

@@ -22,6 +22,7 @@ from typing import Any
 
 from hybridppo.errors import ConfigurationError, is_installed, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
+from hybridppo.run_directory.files import read_file, replace_synced
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path
 
@@ -64,12 +65,12 @@ class Logger(Callback):
         self._outage, self._is_open = ThrottledWarning(f"the logger {self.name}"), False
         file = None if run.run_dir is None else run.run_dir / "loggers" / f"{self.name}.txt"
         with self._outage.tolerating(Exception, "this training is not logged by it"):
-            before = file.read_text(encoding="utf-8") if file is not None and file.exists() else None
+            before = read_file(file).decode() if file is not None and file.exists() else None
             opened = self.open(run, before)
             self._is_open = True
             if file is not None and opened is not None:
                 file.parent.mkdir(exist_ok=True)
-                file.write_text(opened, encoding="utf-8")
+                replace_synced(file, opened.encode())
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
         """Log the metrics; evaluations come separately, with the steps of the evaluated agent."""

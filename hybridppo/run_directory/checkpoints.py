@@ -14,7 +14,8 @@ import json
 import logging
 import math
 import os
-import shutil
+import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,23 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.files import making, other_format, replace_synced, sync_folder, write_synced
+from hybridppo.run_directory.files import (
+    is_plain,
+    making,
+    other_format,
+    read_file,
+    replace_synced,
+    sync_folder,
+    write_synced,
+)
 from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
+
+TENSORS, STATE = "tensors.safetensors", "state.json"
+_FILE = re.compile(r"tensors\.safetensors|state\.json|\.state\.json\.[0-9]+\.tmp")
+_NAME, _LEFTOVER = re.compile("[0-9]{12,}"), re.compile(r"\.[0-9]{12,}\.([0-9]+|removed)\.tmp")
+"""The names of a checkpoint, and of one that is being written or deleted."""
 
 FORMAT_VERSION = 7
 """The format version of `config.json` and of checkpoints."""
@@ -93,16 +107,16 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
     }
     header["sha256"] = _checksum(header)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    _remove(temporary)
     try:
         temporary.mkdir(parents=True)
-        write_synced(temporary / "tensors.safetensors", data)
-        write_synced(temporary / "state.json", _written(header))
+        write_synced(temporary / TENSORS, data)
+        write_synced(temporary / STATE, _written(header))
         sync_folder(temporary)
         temporary.rename(folder)
         sync_folder(folder.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
 
 
 def serialized(tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> bytes:
@@ -119,9 +133,9 @@ def load(folder: Path) -> Checkpoint:
         CheckpointError: if a file is missing, truncated or altered, or of another format.
     """
     header = _read_header(folder)
-    path = folder / "tensors.safetensors"
+    path = folder / TENSORS
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
@@ -141,8 +155,8 @@ def judge(folder: Path, return_mean: float) -> None:
         OSError: if it cannot be written; the checkpoint is unchanged.
     """
     _read_header(folder)
-    path = folder / "state.json"
-    header = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "sha256"}
+    path = folder / STATE
+    header = {name: value for name, value in json.loads(read_file(path)).items() if name != "sha256"}
     header["evaluation"] = return_mean
     header["sha256"] = _checksum(header)
     replace_synced(path, _written(header))
@@ -154,9 +168,9 @@ def _written(header: Header) -> bytes:
 
 
 def _read_header(folder: Path) -> Header:
-    path = folder / "state.json"
+    path = folder / STATE
     try:
-        header = json.loads(path.read_bytes())
+        header = json.loads(read_file(path))
         found = header["format_version"]
         if type(found) is not int:
             raise ValueError("its format version is no number")
@@ -237,22 +251,67 @@ def _rank(folder: Path) -> tuple[float, float, str]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """The checkpoints under `folder`, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+    """The checkpoints under `folder`, oldest first: folders with their names, and with a file of theirs or none."""
+    return sorted(path for path in folder.glob("[0-9]*") if _NAME.fullmatch(path.name) and _is_checkpoint(path))
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    names = os.listdir(folder) if folder.is_dir() else ["a file"]
+    return not names or TENSORS in names or STATE in names
+
+
+def _is_whole_own(folder: Path) -> bool:
+    """Whether a folder and all that is in it was written here: it is no link, and has no files of somebody else."""
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    return is_folder and all(_FILE.fullmatch(path.name) and is_plain(path) for path in folder.iterdir())
+
+
+def _remove(folder: Path) -> None:
+    """Delete the folder of a checkpoint, unless it has files of somebody else."""
+    if _is_whole_own(folder):
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def iteration_of_newest(folder: Path) -> int:
+    """The iteration of the newest checkpoint under `folder`; 0 if there is none, or it is damaged."""
+    try:
+        return whole(_read_header(folders(folder)[-1])["state"]["runner"], "iteration")
+    except (IndexError, KeyError, TypeError, ValueError, CheckpointError):
+        return 0
+
+
+def set_aside(folder: Path, number: int) -> None:
+    """Rename the checkpoints after `number`, which are damaged; delete what killed processes have left.
+
+    Raises:
+        OSError: if one cannot be renamed, or has files of somebody else.
+    """
+    for path in folders(folder):
+        if int(path.name) > number:
+            if not _is_whole_own(path):
+                raise OSError(f"{path} is damaged, and is a link or has files of somebody else: move it away")
+            path.rename(path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
+    for path in folder.glob(".*"):
+        if _LEFTOVER.fullmatch(path.name):
+            _remove(path)
 
 
 def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
-    """Delete all checkpoints but the newest `keep`, the best, and the one with the number `also`."""
+    """Delete all checkpoints but the newest `keep`, the best, the one with the number `also`, and annotated ones.
+
+    The latter have files that were not written here.
+    """
     found = folders(folder)
     if len(found) <= keep:
         return
     whole = [(rank, path) for path in found if (rank := _rank(path))[0] < _UNREADABLE]
     best = max(whole)[1] if whole else None
     for old in found[:-keep]:
-        if old != best and int(old.name) != also:
+        if old != best and int(old.name) != also and _is_whole_own(old):
             # Renamed in one step: a crash while it is deleted leaves no half of a checkpoint.
-            removed = old.rename(old.with_name(f".{old.name}.removed.tmp"))
-            shutil.rmtree(removed)
+            _remove(old.rename(old.with_name(f".{old.name}.removed.tmp")))
 
 
 def _checksum(header: Header) -> str:

@@ -20,7 +20,6 @@ import os
 import shutil
 import time
 from contextlib import AbstractContextManager
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 WhichCheckpoint = Literal["latest", "best"]
 
+CONFIG = "config.json"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 """The files of lines."""
 PATH_OF_RUN = "a path, or None to write nothing"
@@ -57,6 +57,10 @@ class RunDirectory:
         self._made: list[Path] | None = None
         """The folders that `create` has made, the deepest first; None for an existing run."""
         self._lock: FolderLock | None = None
+        self._taken = ""
+        """The error once another run has taken the folder; nothing is then written any more."""
+        self._written: dict[str, dict[str, Any]] = {}
+        """What `write` has written, by the file's name."""
         self._opened_at: Path | None = None
         """The folder of the checkpoint by which the run was opened; None if it was opened as a whole."""
 
@@ -80,7 +84,7 @@ class RunDirectory:
             _require_empty(path)  # another process may have begun and ended in between
             directory._made = made  # from here on, all files there are this process's
             files.remove_leftovers(path)
-            directory._write_config()
+            directory._put(CONFIG, directory.config)
             (path / "checkpoints").mkdir()
         except OSError as error:
             directory.discard()
@@ -104,11 +108,14 @@ class RunDirectory:
                 f"{path} is a checkpoint, and a run continues from its newest one: name its run, {directory.given}; "
                 "start_from=CHECKPOINT (--start-from) begins another run with the networks of a checkpoint"
             )
+        _require_own_folders(directory.path)
         try:
+            for name in (METRICS, EVALUATIONS):
+                files.plain_file(directory.path / name)
             directory._lock = FolderLock(directory.path)
             directory.config = cls.open(path).config  # another process may have changed it before
         except OSError as error:
-            raise RunDirectoryError(f"{directory.given} cannot be locked: {error}") from error
+            raise RunDirectoryError(f"{directory.given} cannot be opened to train in it: {error}") from error
         except RunDirectoryError:
             directory.close()
             raise
@@ -130,14 +137,14 @@ class RunDirectory:
         checkpoint = path if os.path.isfile(path / "state.json") else None
         if checkpoint is not None:
             path = path.absolute().parents[1]
-        file = path if os.path.isfile(path) else path / "config.json"
+        file = path if os.path.isfile(path) else path / CONFIG
         try:
-            config = json.loads(file.read_bytes())
+            config = json.loads(files.read_file(file))
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
         except (ValueError, RecursionError) as error:
             what = f"is damaged: {error}"
-            if file.name != "config.json":
+            if file.name != CONFIG:
                 what = "is a file: pass a run's folder (load, evaluate, export and start_from take agents' files, too)"
             raise RunDirectoryError(f"{file} {what}") from error
         if not isinstance(config, dict):
@@ -161,27 +168,54 @@ class RunDirectory:
         if json.loads(as_json(self.config)) == before:
             return
         try:
-            self._write_config()
+            self._put(CONFIG, self.config)
         except OSError as error:
             self.config = before
-            raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
+            raise RunDirectoryError(f"{self.path / CONFIG} cannot be written: {error}") from error
 
-    def _write_config(self) -> None:
-        files.replace_synced(self.path / "config.json", as_json(self.config).encode())
+    def _put(self, name: str, value: dict[str, Any]) -> None:
+        files.replace_synced(self.path / name, as_json(value).encode())
 
     def tolerating(self, work: str, consequence: str, *further: type[Exception]) -> AbstractContextManager[None]:
         """A context for some work, such as "writing FILE", in which disk errors and `further` ones are only logged."""
-        return self._outages.setdefault(work, ThrottledWarning(work)).tolerating((OSError, *further), consequence)
+        outage = self._outages.setdefault(work, ThrottledWarning(work))
+        return outage.tolerating((OSError, TakenError, *further), consequence)
+
+    def hold(self) -> None:
+        """Make the folder again if it was moved or deleted during the training, with its lock and its settings.
+
+        Raises:
+            TakenError: if another run has taken its place; from then on, always.
+            OSError: if it cannot be made.
+        """
+        if self._taken:
+            raise TakenError(self._taken)
+        if self._lock is None or self._lock.is_held:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = self._lock.renewed()
+            if (self.path / CONFIG).exists() and files.read_file(self.path / CONFIG) != as_json(self.config).encode():
+                raise TakenError(f"{self.path} was moved or deleted, and another run is in its place")
+        except TakenError as error:
+            self._taken = str(error)
+            raise
+        logger.warning("%s was moved or deleted: it is made again, for what is saved from now on", self.path)
+        self._put(CONFIG, self.config)
+        for name, value in self._written.items():
+            self._put(name, value)
 
     def log(self, line: dict[str, Any], name: str = METRICS) -> None:
         """Append a line to a file; numbers that are not finite become null. A disk error is only logged."""
         with self.tolerating(f"writing {self.path / name}", "training goes on; the lines meanwhile are lost"):
+            self.hold()
             append(self.path / name, line)
 
     def log_again(self, iteration: int, metrics: dict[str, Any]) -> None:
         """Replace the line of the last iteration in `metrics.jsonl`. A disk error is only logged."""
         path = self.path / METRICS
         with self.tolerating(f"writing {path}", "training goes on; the line may be lost"):
+            self.hold()
             truncate_after(path, iteration - 1)
             append(path, metrics)
 
@@ -193,9 +227,10 @@ class RunDirectory:
     def judge(self, number: int, return_mean: float) -> None:
         """Write the mean return of an evaluation into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
-        if folder.exists() and math.isfinite(return_mean):
+        if folder.exists() and not folder.is_symlink() and math.isfinite(return_mean):
             consequence = "training goes on; the best checkpoint is chosen without it"
             with self.tolerating(f"writing an evaluation into {folder}", consequence, CheckpointError):
+                self.hold()
                 checkpoints.judge(folder, return_mean)
 
     def checkpoint(self, number: int) -> Path:
@@ -216,10 +251,6 @@ class RunDirectory:
         folder = self.checkpoint(number)
         if folder.exists():
             return False
-        if not (self.path / "config.json").exists():  # without it, nothing in the folder could be loaded
-            logger.warning("%s was moved or deleted: it is made again, for what is saved from now on", self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._write_config()
         for name in (METRICS, EVALUATIONS):
             files.sync_file(self.path / name)  # the lines that the checkpoint counts
         checkpoints.save(folder, tensors, state, score=score)
@@ -264,11 +295,16 @@ class RunDirectory:
             require_whole(self.path / "replay", replay.get("pieces"), oldest if type(oldest) is int else 0)
 
     @property
-    def is_untouched(self) -> bool:
-        """Whether the run ended without a checkpoint, whole or damaged, and without a line of metrics."""
-        folder, metrics = self.path / "checkpoints", self.path / METRICS
+    def has_saved_nothing(self) -> bool:
+        """Whether the run was stopped, or its disk was full, before it had a checkpoint, whole or damaged."""
+        folder = self.path / "checkpoints"
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
-        return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
+        return not has_checkpoints and not (self.path / "result.json").exists()
+
+    @property
+    def iterations_saved(self) -> int:
+        """The iterations up to the newest checkpoint; 0 if there is none, or it is damaged."""
+        return checkpoints.iteration_of_newest(self.path / "checkpoints")
 
     def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
         """Remove what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.
@@ -280,31 +316,33 @@ class RunDirectory:
             RunDirectoryError: if the disk refuses.
         """
         try:
-            truncate_after(self.path / METRICS, iteration)
+            kept = truncate_after(self.path / METRICS, iteration)
             truncate_after(self.path / EVALUATIONS, evaluated)
-            for folder in checkpoints.folders(self.path / "checkpoints"):
-                if int(folder.name) > env_steps:
-                    folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+            checkpoints.set_aside(self.path / "checkpoints", env_steps)
             files.remove_leftovers(self.path)
-            files.remove_leftovers(self.path / "checkpoints")
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
+        if kept < iteration:
+            logger.warning("%s", missing_lines(self.path, iteration, kept))
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         """Write `placements.json` or `result.json`. A disk error is only logged."""
         with self.tolerating(f"writing {self.path / name}", "it is not kept"):
-            files.replace_synced(self.path / name, as_json(value).encode())
+            self.hold()
+            self._put(name, value)
+            self._written[name] = value
 
     def remove_result(self) -> None:
         """Remove the `result.json` of a run that trains on. A disk error is only logged."""
         path = self.path / "result.json"
         with self.tolerating(f"removing {path}", "the run seems finished until it has gone on"):
+            self.hold()
             path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Close, and remove the files that `create` made, if the run has written no others."""
         files_of_run = self.path.glob(METRICS), self.path.glob("checkpoints/*")
-        if self._made is not None and self._lock is not None and not any(map(any, files_of_run)):
+        if self._made is not None and self._lock is not None and self._lock.is_held and not any(map(any, files_of_run)):
             for folder in ("checkpoints", "snapshots"):  # the latter is self-play's
                 shutil.rmtree(self.path / folder, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -320,12 +358,26 @@ class RunDirectory:
         """Release the folder; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
+            self._lock = None
+
+
+def missing_lines(path: Path, iterations: int, found: int) -> str:
+    """The warning about a run whose metrics lack iterations."""
+    return f"{path / METRICS} has lines of {found:,} of the first {iterations:,} iterations: the others are lost"
+
+
+def _require_own_folders(path: Path) -> None:
+    """Refuse a run whose folders are links to those of another, in which files would then be deleted."""
+    for name in ("checkpoints", "replay", "snapshots"):
+        there = (path / name).resolve().parent
+        if there != path.resolve() and (there / CONFIG).exists():
+            raise RunDirectoryError(f"{path / name} is a link into another run, {there}: put a copy in its place")
 
 
 def _require_empty(path: Path) -> None:
     """Refuse a folder that has files, except those of a process that was killed at its start."""
-    names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
-    if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
+    found = [path] if path.is_file() else path.iterdir()
+    if any(each.name not in (LOCK, HOLDER) and not files.is_leftover(each) for each in found):
         raise TakenError(
             f"{path} exists already and is not empty: name another folder, or go on with "
             f"`{command('hybridppo', 'resume', path)}`"

@@ -1,4 +1,8 @@
-"""Files that are written whole or not at all; JSON, files of JSON lines such as `metrics.jsonl`, and locks."""
+"""Files that are written whole or not at all; JSON, files of JSON lines such as `metrics.jsonl`, and locks.
+
+A run's folder may come from a stranger. What is written, cut or deleted in it is a plain file, and never one behind a
+link; what is read is a plain file, too, since a pipe or a device would block or have no end.
+"""
 
 import contextlib
 import errno
@@ -7,7 +11,8 @@ import json
 import math
 import os
 import platform
-import shutil
+import re
+import stat
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,6 +27,7 @@ from hybridppo.system.validation import is_number
 
 LOCK, HOLDER = "lock", "lock.json"
 """The names of the files of a lock."""
+_LEFTOVER = re.compile(r"\.(config|placements|result)\.json\.[0-9]+\.tmp")
 
 
 @contextlib.contextmanager
@@ -46,18 +52,57 @@ def other_format(path: Path, version: object, own: int) -> str:
     )
 
 
+def plain_file(path: Path, *, follow: bool = False) -> os.stat_result | None:
+    """The state of the plain file at a path; None if there is nothing.
+
+    Args:
+        path: the path.
+        follow: whether the path may be a link to a plain file, which is then only to be read.
+
+    Raises:
+        OSError: if there is something else: a link, a folder, a pipe or a device.
+    """
+    try:
+        found = path.stat() if follow else path.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "a folder, a pipe or a device"
+        raise OSError(errno.EINVAL, f"it is {what}, and must be a plain file: put one in its place", str(path))
+    return found
+
+
+def is_plain(path: Path) -> bool:
+    """Whether there is a plain file at a path, which is no link."""
+    return stat.S_ISREG(path.lstat().st_mode) if os.path.lexists(path) else False
+
+
+def read_file(path: Path, *, follow: bool = True) -> bytes:
+    """The contents of a plain file; arguments are as for `plain_file`.
+
+    Raises:
+        OSError: if it does not exist, is something else, or cannot be read.
+    """
+    plain_file(path, follow=follow)
+    return path.read_bytes()
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a path in a run directory is a temporary file of a process that was killed."""
+    return _LEFTOVER.fullmatch(path.name) is not None and is_plain(path)
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files that killed processes have left in `folder`."""
-    for path in folder.glob(".*.tmp"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
+    """Delete the temporary files that killed processes have left in a run directory."""
+    for path in folder.iterdir():
+        if is_leftover(path):
             path.unlink()
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
+    """Write a new file in place of any other or a link, and wait until the disk has it."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -76,7 +121,7 @@ def replace_synced(path: Path, data: bytes) -> None:
 
 def sync_file(path: Path) -> None:
     """Wait until the disk has a file that others have written; nothing if there is none."""
-    if path.exists():
+    if plain_file(path):
         with path.open("ab") as file:
             os.fsync(file.fileno())
 
@@ -116,6 +161,8 @@ class Tail:
             RunDirectoryError: if the file cannot be read, or a line is no JSON object, or has another field.
         """
         try:
+            if not plain_file(self._path, follow=True):
+                return False
             with self._path.open("rb") as file:
                 file.seek(self._end - len(self._last))
                 if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
@@ -123,8 +170,6 @@ class Tail:
                     self._end, self._last = 0, b""
                     file.seek(0)
                 complete, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
-            return False
         except OSError as error:
             raise _unreadable(self._path, error) from error
         lines = complete.splitlines()
@@ -147,13 +192,13 @@ def read_lines(path: Path, *, numbers: Sequence[str] = (), optional: Sequence[st
 
 
 def read_object(path: Path, *, optional: Sequence[str] = ()) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file does not exist. `optional` is as for `Tail`.
+    """The JSON object in a file, which is no link; None if it does not exist. `optional` is as for `Tail`.
 
     Raises:
         RunDirectoryError: if the file cannot be read, or is damaged.
     """
     try:
-        return _object_in(path.read_bytes(), path, (), optional)
+        return _object_in(read_file(path, follow=False), path, (), optional)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -186,6 +231,7 @@ def append(path: Path, value: dict[str, Any]) -> None:
         OSError: if the disk does not take it.
     """
     line = as_json(value, indent=None).encode()
+    plain_file(path)
     with io.FileIO(path, "a") as file:  # unbuffered: the line is in the file at once
         end = file.seek(0, os.SEEK_END)
         try:
@@ -197,18 +243,26 @@ def append(path: Path, value: dict[str, Any]) -> None:
             raise
 
 
-def truncate_after(path: Path, iteration: int) -> None:
-    """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk."""
-    if not path.exists():
-        return
-    end = position = 0
+def truncate_after(path: Path, iteration: int) -> int:
+    """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk.
+
+    Returns:
+        How many lines are left.
+    """
+    found = plain_file(path)
+    if found is None:
+        return 0
+    if found.st_nlink > 1:  # a hard link, as a backup may be, whose other names keep all lines
+        replace_synced(path, path.read_bytes())
+    kept = end = position = 0
     with path.open("r+b") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             position += len(line)
             if line.endswith(b"\n") and _iteration_of(line) <= iteration:
-                end = position
+                kept, end = number, position
         if end < position:
             file.truncate(end)
+    return kept
 
 
 def _iteration_of(line: bytes) -> float:
@@ -266,6 +320,9 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self._path, self._holder = folder / LOCK, folder / HOLDER
+        found = plain_file(self._path)
+        if found and found.st_nlink > 1 and found.st_size:  # older versions of filelock empty it
+            raise OSError(errno.EINVAL, "it is another file's name, and no lock: delete it", str(self._path))
         self._lock = filelock.FileLock(self._path, timeout=0, thread_local=False)
         try:
             self._lock.acquire()
@@ -275,35 +332,72 @@ class FolderLock:
                 "folder"
             ) from None
         try:
-            holder = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-            self._holder.write_text(json.dumps(holder, allow_nan=False) + "\n", encoding="utf-8")
+            self._locked = self._path.stat()
+            self._mine = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            self._holder.unlink(missing_ok=True)
+            with self._holder.open("x", encoding="utf-8") as file:
+                file.write(as_json(self._mine, indent=None))
         except BaseException:
             self._lock.release()
             raise
 
     def _described(self) -> str:
         try:
-            holder = json.loads(self._holder.read_text(encoding="utf-8"))
+            holder = self._holder_now()
             return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
         except (OSError, ValueError, KeyError, TypeError):  # it has only just begun
             return "another process"
 
+    def _holder_now(self) -> Any:
+        return json.loads(read_file(self._holder))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this lock is still that of the folder, which may have been deleted or moved."""
+        try:
+            return self._lock.is_locked and os.path.samestat(self._path.stat(), self._locked)
+        except OSError:
+            return False
+
+    def renewed(self) -> "FolderLock":
+        """A lock of the folder that is there now in place of the one that was deleted or moved.
+
+        Raises:
+            TakenError: if another process has it, or has had it.
+            OSError: as when it is made.
+        """
+        if self._path.exists():  # as in a copy of the folder, which names this process
+            try:
+                is_copy = self._holder_now() == self._mine
+            except (OSError, ValueError):
+                is_copy = False
+            if not is_copy:
+                raise TakenError(f"{self._path.parent} was moved or deleted, and another run has taken its place")
+        lock = FolderLock(self._path.parent)
+        self.release()
+        return lock
+
     def release(self) -> None:
         """Release the folder; a second call does nothing."""
-        if self._lock.is_locked:
+        self._forget_holder()
+        self._lock.release()
+
+    def _forget_holder(self) -> None:
+        if self.is_held:  # else the file names another process
             with contextlib.suppress(OSError):
                 self._holder.unlink()
-            self._lock.release()
 
     def remove(self) -> None:
         """Release the folder, and delete the files of the lock."""
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError:  # Windows deletes no file that is open
-            self.release()
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
-        self.release()
+        self._forget_holder()
+        if self.is_held:
+            try:
+                self._path.unlink()
+            except OSError:  # Windows deletes no file that is open
+                self._lock.release()
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+        self._lock.release()
 
 
 def wait_until_free(folder: Path, seconds: float) -> None:

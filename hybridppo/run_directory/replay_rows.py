@@ -8,22 +8,27 @@ piece has, and its checksum. It is saved in the checkpoint. Files that it does n
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.checkpoints import serialized
-from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.files import is_plain, read_file, replace_synced
 from hybridppo.system.validation import whole
 
 Piece = dict[str, Any]
 """`first`, the number of its first row, the number of its `rows`, and `sha256`."""
 
 KEYS = ("first", "rows", "sha256")
+MARK = {"hybridppo": "rows"}
+"""What the header of each file has, so that no other is deleted."""
+_NAME = re.compile(r"[0-9]{12,}\.safetensors")
 BYTES_PER_PIECE = 2**26
 """The approximate size of a piece, which is in memory while it is written."""
 
@@ -45,6 +50,11 @@ class ReplayRows:
         """The row after the last saved one."""
         return int(self.pieces[-1]["first"] + self.pieces[-1]["rows"]) if self.pieces else 0
 
+    def forget_lost(self) -> None:
+        """Forget all pieces if a file is gone, as when the run's folder was deleted: the rows are written again."""
+        if not all(_path(self._folder, piece).exists() for piece in self.pieces):
+            self.pieces = []
+
     def append(self, first: int, end: int, rows: Callable[[int, int], dict[str, Tensor]], bytes_per_row: int) -> None:
         """Append rows `first` to `end`, as `rows` gives them, and wait until the disk has them.
 
@@ -55,7 +65,7 @@ class ReplayRows:
         self._folder.mkdir(exist_ok=True)
         for start in range(first, end, step):
             stop = min(end, start + step)
-            data = serialized(rows(start, stop))
+            data = serialized(rows(start, stop), MARK)
             piece = {"first": start, "rows": stop - start, "sha256": hashlib.sha256(data).hexdigest()}
             replace_synced(_path(self._folder, piece), data)
             self.pieces.append(piece)
@@ -72,7 +82,7 @@ class ReplayRows:
         """
         needed = {_path(self._folder, piece) for piece in self.pieces}
         for path in self._folder.glob("*.safetensors"):
-            if path not in needed:
+            if path not in needed and _is_own(path):
                 path.unlink()
 
     def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -120,6 +130,17 @@ def _checked(pieces: Any) -> list[Piece]:
         raise CheckpointError(f"{pieces!r} is no list of pieces of rows: {error}") from error
 
 
+def _is_own(path: Path) -> bool:
+    """Whether a file is a piece of rows: by its name, and by the mark in it."""
+    if not (_NAME.fullmatch(path.name) and is_plain(path)):
+        return False
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return bool(file.metadata() == MARK)
+    except (OSError, safetensors.SafetensorError):
+        return False
+
+
 def _path(folder: Path, piece: Piece) -> Path:
     return folder / f"{piece['first']:012d}.safetensors"
 
@@ -127,7 +148,7 @@ def _path(folder: Path, piece: Piece) -> Path:
 def _read(folder: Path, piece: Piece) -> bytes:
     path = _path(folder, piece)
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if hashlib.sha256(data).hexdigest() != piece["sha256"]:

@@ -14,7 +14,7 @@ import numpy as np
 from hybridppo.agents import PPOConfig
 from hybridppo.environments.packages import source_of
 from hybridppo.errors import ConfigurationError
-from hybridppo.run_directory.files import as_json, locked
+from hybridppo.run_directory.files import as_json, locked, replace_synced
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
@@ -119,8 +119,8 @@ def run_benchmark(
                 require_same(run.run_dir / "config.json", {**expected, "config": case.config.to_json()})
         train_missing(every, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
-        (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
-        (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
+        replace_synced(output / "benchmark.json", as_json([asdict(row) for row in rows]).encode())
+        replace_synced(output / "benchmark.md", f"{table(rows)}\n".encode())
         try:
             plot_runs([run.run_dir for run in every], output / "curves.png")
         except ConfigurationError as error:  # matplotlib is not installed, or no episode has ended

@@ -12,7 +12,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.run_directory.files import as_json
+from hybridppo.run_directory.files import as_json, replace_synced
 from hybridppo.system.validation import require_path
 
 FILE = resources.files("hybridppo.tools") / "tuned.json"
@@ -115,7 +115,7 @@ def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
     path = Path(file)
     entries = known_environments(path) if path.exists() else {}
     entries[env_id] = {**vars(entry), "config": entry.config.to_json()}
-    path.write_text(as_json({"environments": entries}), encoding="utf-8")
+    replace_synced(path, as_json({"environments": entries}).encode())
 
 
 def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, pip_install, shown
-from hybridppo.run_directory.directory import RunDirectory, path_of
+from hybridppo.run_directory.directory import METRICS, RunDirectory, missing_lines, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
 from hybridppo.settings import Settings, settings_of_result
 from hybridppo.spaces.arrays import Array
@@ -60,6 +60,8 @@ class Run:
     """The policy's name, if several were trained together."""
     label: str = ""
     """The user's label."""
+    gap: str = field(default="", repr=False)
+    """What is missing in the lines, if anything is."""
 
     @property
     def env_id(self) -> str:
@@ -130,17 +132,20 @@ class Band:
 
 
 def read_run(path: str | Path, label: str = "") -> Run:
-    """Read a run, finished or not.
+    """Read a run, finished or not. A warning says if lines of its metrics are missing.
 
     Raises:
         RunDirectoryError: if it is no run directory, or is damaged.
     """
     directory = RunDirectory.open(path)
     Settings.read(directory)  # refuses settings that are damaged
-    config = directory.config
-    return Run(
-        directory.path, config, read_lines(directory.path / "metrics.jsonl", **fields_shown(config)), label=label
-    )
+    config, saved = directory.config, directory.iterations_saved  # before the lines, to which a training adds
+    lines = read_lines(directory.path / METRICS, **fields_shown(config))
+    ended = max([saved, *(line["iteration"] for line in lines[-1:])])
+    gap = missing_lines(directory.path, ended, len(lines)) if len(lines) < ended else ""
+    if gap:
+        logger.warning("%s", gap)
+    return Run(directory.path, config, lines, label=label, gap=gap)
 
 
 def fields_shown(config: dict[str, Any]) -> dict[str, Sequence[str]]:

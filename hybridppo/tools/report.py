@@ -26,7 +26,7 @@ import numpy as np
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError, shown_error
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.files import Tail, making, read_lines, read_object, replace_synced
+from hybridppo.run_directory.files import Tail, is_plain, making, read_lines, read_object, replace_synced
 from hybridppo.settings import GROUPS, Settings, fields_of
 from hybridppo.system.messages import printable, shown_clock, shown_number
 from hybridppo.system.validation import is_number
@@ -142,7 +142,8 @@ def _curves(run: Run) -> str:
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):  # text that can be searched
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return file.getvalue()[file.getvalue().index("<svg") :]
+    gap = f'<p class="soft">{escape(run.gap)}</p>\n' if run.gap else ""
+    return gap + file.getvalue()[file.getvalue().index("<svg") :]
 
 
 def curves_of(run: Run) -> dict[str, list[tuple[float, float]]]:
@@ -196,8 +197,9 @@ def _placement(run: Run) -> str:
 def _video(path: Path) -> str:
     if not path.exists():
         return ""
-    if path.stat().st_size > LARGEST_VIDEO:
-        return f'<p>Too large to be held by this page: <a href="{VIDEO}">{VIDEO}</a></p>'
+    # A link may lead to any file, which a page that is passed on must not have.
+    if not is_plain(path) or path.stat().st_nlink > 1 or path.stat().st_size > LARGEST_VIDEO:
+        return f'<p>Too large to be held by this page, or a link: <a href="{VIDEO}">{VIDEO}</a></p>'
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
 

@@ -3,7 +3,6 @@
 hybridppo.tune("MyEnv-v0", total_steps=100_000, trials=50)
 """
 
-import json
 import math
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -23,7 +22,8 @@ from hybridppo.loading import start_agent_from
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.files import as_json, locked
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.files import as_json, locked, replace_synced
 from hybridppo.settings import LARGEST_SEED, RunOptions, name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
@@ -178,7 +178,7 @@ class Search:
         asked |= {"fixed": self.fixed, "start_from": self.run.start_from, "placement": self.placement.settings()}
         asked |= asdict(self.environment)
         require_same(self.output / "search.json", asked)
-        (self.output / "search.json").write_text(as_json(asked), encoding="utf-8")
+        replace_synced(self.output / "search.json", as_json(asked).encode())
         study = self.study()
         for trial in [trial for trial in study.trials if trial.state.name == "RUNNING"]:
             study.tell(trial.number, state=type(trial.state).FAIL)
@@ -240,8 +240,8 @@ class Search:
 
     def _final_run(self, trial: Any, number: int) -> Run:
         seed = self.seed + 1 + number
-        tried = json.loads((self.output / trial.user_attrs["run_dir"] / "config.json").read_text(encoding="utf-8"))
-        return self._run(f"finals/{trial.number:04d}-seed{seed}", seed, PPOConfig(**tried["config"]))
+        tried = RunDirectory.open(self.output / trial.user_attrs["run_dir"]).config["config"]
+        return self._run(f"finals/{trial.number:04d}-seed{seed}", seed, PPOConfig(**tried))
 
     def _run(self, folder: str, seed: int, config: PPOConfig, **further: Any) -> Run:
         options = {**vars(self.environment), "start_from": self.run.start_from, "placement": self.placement}

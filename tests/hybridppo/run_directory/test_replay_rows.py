@@ -76,10 +76,12 @@ def test_later_files_are_cut_back_to_what_the_checkpoint_says(tmp_path: Path) ->
     appended = appended_of(folder, 10, 20)
     before, pieces = contents(folder), list(appended.pieces)
     appended.append(20, 30, rows, 8)
-    (folder / "000000000030.safetensors").write_bytes(b"a file of a later checkpoint")
+    others = {"000000000040.safetensors": b"a network of somebody's", "mine.safetensors": b""}
+    for name, data in others.items():
+        (folder / name).write_bytes(data)
     again = ReplayRows(folder)
     again.cut_back(pieces)
-    assert contents(folder) == before
+    assert contents(folder) == before | others
     assert read(again) == [float(i) for i in range(20)]
     again.append(20, 25, rows, 8)
     assert read(again) == [float(i) for i in range(25)]

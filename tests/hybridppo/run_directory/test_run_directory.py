@@ -1,6 +1,8 @@
 """Run directories: their contents, and what is never overwritten."""
 
 import math
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +94,18 @@ def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names[0] == "000000000300"
     assert names[1].startswith("damaged-000000000400")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no folder with an open file")
+def test_what_was_written_once_is_written_again_with_the_folder(tmp_path: Path) -> None:
+    path, names = tmp_path / "run", ("config.json", "placements.json")
+    run = RunDirectory.create(path, {"seed": 3})
+    run.write("placements.json", {"line": "cpu"})
+    before = [(path / name).read_bytes() for name in names]
+    shutil.rmtree(path)
+    run.log({"iteration": 1})
+    assert [(path / name).read_bytes() for name in names] == before
+    run.close()
 
 
 def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

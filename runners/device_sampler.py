@@ -421,6 +421,8 @@ class TensorSampler(BaseDeviceSampler):
         """The number of the rollout."""
         self._state_of_actor: Tensor
         self._starts: Tensor
+        self._has_compared = False
+        """Whether final observations were compared with the next episode's first ones."""
         self._rows_unknown: list[int] = []
         """The rows of this rollout for which the environment gave no final observations."""
         super().__init__(environments, block, plan)
@@ -494,7 +496,17 @@ class TensorSampler(BaseDeviceSampler):
                     "as in rsl_rl)",
                     self._environments.name,
                 )
-        return cast(Tensor, self._block.finals.flatten(0, 1).index_select(0, rows))
+        finals = self._block.finals.flatten(0, 1).index_select(0, rows)
+        if len(rows) and not self._has_compared:  # once, because it waits for the device
+            self._has_compared = True
+            following = self._block.observations[1:].flatten(0, 1).index_select(0, rows)
+            if bool((finals == following).flatten(1).all(1).any()):
+                logger.warning(
+                    "%s: a final observation is the first of the next episode, to the bit. If the environment reuses "
+                    "its tensor, let infos['final_obs'] be a copy (clone())",
+                    self._environments.name,
+                )
+        return cast(Tensor, finals)
 
     def _refuse_numbers(self) -> None:
         block, environments = self._block, self._environments

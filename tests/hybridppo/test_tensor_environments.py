@@ -595,3 +595,22 @@ def test_simulators_are_trained_in(name: str, is_finite: bool, caplog: pytest.Lo
         kind(inner, (*groups, "eye"))
     with pytest.raises(ValueError, match=r"group=\(\) names none"):
         kind(inner, ())
+
+
+class Reusing(TorchCartPole):
+    """Writes all observations into one tensor, which it returns for final observations, too."""
+
+    def step(self, actions: Any) -> Any:
+        observations, *others, infos = super().step(actions)
+        self.buffer = getattr(self, "buffer", observations).copy_(observations)
+        return self.buffer, *others, {**infos, "final_obs": self.buffer if self.reuses else infos["final_obs"]}
+
+
+@pytest.mark.parametrize("reuses", [False, True])
+def test_final_observations_in_a_tensor_that_is_reused_are_warned_of(
+    reuses: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = Reusing(4, episode_length=5)
+    env.reuses = reuses
+    train(env)
+    assert caplog.text.count("is the first of the next episode, to the bit") == reuses

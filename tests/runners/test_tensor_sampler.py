@@ -259,7 +259,7 @@ def test_nothing_crosses_within_an_iteration(
         env_kwargs={"device": second_device, "episode_length": 5}, progress=False,
     )  # fmt: skip
     assert found["filling"] == [(0, 0)] * 3
-    assert found["reading"] == [(3, 0), (1, 0), (1, 0)]  # one tensor of numbers; once, a row whose bounds are checked
+    assert found["reading"] == [(4, 0), (1, 0), (1, 0)]  # one tensor of numbers; once, what is checked of values
     # The update's own: its metrics, and the orders of all passes from the host, together. With a memory, sequences are
     # cut at episode starts on the host: those cross once, the order once an epoch, and places once a minibatch.
     epochs, minibatches = config.num_epochs, config.num_epochs * config.num_minibatches

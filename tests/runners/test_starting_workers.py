@@ -147,8 +147,9 @@ def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, t
     hang_at_start(tmp_path, environment)
     run_dir = tmp_path / "run"
     code = (
-        "import os, hybridppo\nfrom hybridppo.system import signals\n"
-        "signals.SECONDS_TO_COME = 0.2\nos.environ['HANG'] = '1'\n"
+        "import os, hybridppo\nfrom hybridppo.runners import processes\nfrom hybridppo.system import signals\n"
+        "signals.SECONDS_TO_COME = 0.2\nprocesses.LocalProcesses.seconds_between_looks = 0.05\n"
+        "os.environ['HANG'] = '1'\n"
         "config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2)\n"
         f"hybridppo.train('CartPole-v1', total_steps=64, config=config, placement='cpu', progress=False, "
         f"run_dir={str(run_dir)!r}, {options})"

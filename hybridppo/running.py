@@ -19,6 +19,7 @@ from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
+from hybridppo.auto.trials import Training
 from hybridppo.compiled.modules import require_numba
 from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.strategy import Strategy
@@ -117,17 +118,9 @@ class Preparation:
         """The placement that was asked for, or the one that `auto` chooses for so many steps."""
         if isinstance(self.placement, Placement):
             return Choice(self.placement, self.run.num_workers, agent.config.torch_threads or 1, table={})
-        return self.strategy.choose(
-            self.placement,
-            source=self.env,
-            environments=self.environments,
-            config=agent.config,
-            total_steps=total_steps,
-            num_workers=self.run.num_workers,
-            options=with_self_play(self.options, self.run, agent.config),
-            agent=agent,
-            seconds_to_make=self.seconds_to_make,
-        )
+        training = Training(self.env, agent.config, with_self_play(self.options, self.run, agent.config), agent)
+        more = {"num_workers": self.run.num_workers, "seconds_to_make": self.seconds_to_make}
+        return self.strategy.choose(self.placement, training, self.environments, total_steps=total_steps, **more)
 
 
 @contextmanager
@@ -252,19 +245,12 @@ def _callbacks(
     if strategy.rank > 0:
         return found
     if run.evaluate_every:
-        evaluator = Evaluator(
-            plan.env,
-            plan.agent,
-            plan.placement,
-            settings.environment,
-            in_another_process=run.evaluate_async,
-            episodes=run.evaluate_episodes,
-            seed=seed_of(settings.seed, "evaluation during training"),
-            interruption=plan.interruption,
-        )
+        seed, beside = seed_of(settings.seed, "evaluation during training"), run.evaluate_async
+        how: dict[str, Any] = {"episodes": run.evaluate_episodes, "seed": seed, "interruption": plan.interruption}
+        evaluator = Evaluator(runner, plan.env, settings.environment, in_another_process=beside, **how)
         stack.callback(evaluator.close)
-        how: dict[str, Any] = {"every": run.evaluate_every, "shows": plan.progress}
-        found.append(EvaluationDuringTraining(runner, checkpointing, directory, evaluator, **how))
+        every, shows = run.evaluate_every, plan.progress
+        found.append(EvaluationDuringTraining(checkpointing, evaluator, every=every, shows=shows))
     if run.target_return is not None:
         found.append(StopAtReturn(run.target_return))
     found += plan.callbacks

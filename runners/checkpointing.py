@@ -34,7 +34,7 @@ class Checkpointing(Callback):
     is_of_library = True
 
     def __init__(self, runner: Runner, directory: RunDirectory | None, *, seconds: float = 60.0, keep: int = 3) -> None:
-        self._runner, self._directory, self._seconds, self._keep = runner, directory, seconds, keep
+        self.runner, self.directory, self._seconds, self._keep = runner, directory, seconds, keep
         self.is_saved = False
         """Whether the last checkpoint is on the disk."""
         self.evaluation: Any = None
@@ -51,8 +51,8 @@ class Checkpointing(Callback):
 
     def close(self) -> None:
         """Part from the training, whose objects would otherwise hold one another."""
-        self._runner.callbacks.run.save = bool
-        self._runner.callbacks.all.clear()
+        self.runner.callbacks.run.save = bool
+        self.runner.callbacks.all.clear()
         self.evaluation = None
 
     def on_start(self, run: TrainingRun) -> None:
@@ -64,8 +64,8 @@ class Checkpointing(Callback):
     def on_metrics(self, run: TrainingRun, metrics: Any) -> None:
         """Write the metrics of an iteration, to which all other callbacks have added theirs."""
         self._logged = run.iteration
-        if self._directory is not None:
-            self._directory.log(dict(metrics))
+        if self.directory is not None:
+            self.directory.log(dict(metrics))
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
         """Save if the time has come."""
@@ -79,22 +79,22 @@ class Checkpointing(Callback):
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Save what was learned, and let the error say how to continue."""
-        if self._directory is None:
+        if self.directory is None:
             return
-        if self._logged < self._runner.iteration:  # the error came before
-            self.on_metrics(run, self._runner.metrics)
+        if self._logged < self.runner.iteration:  # the error came before
+            self.on_metrics(run, self.runner.metrics)
         is_new = self.save()
         if self.is_saved:
-            resume = command("hybridppo", "resume", self._directory.given)
-            has_lost = is_new and self._runner.sampler.failure is not None
+            resume = command("hybridppo", "resume", self.directory.given)
+            has_lost = is_new and self.runner.sampler.failure is not None
             but = ", with new episodes, so not to the bits of a run without the error" if has_lost else ""
             add_advice(error, f"the training up to here is saved: go on with `{resume}`{but}")
 
     def add_metrics(self, found: Metrics) -> None:
         """Add metrics to the last iteration, also in their file."""
-        self._runner.metrics |= found
-        if found and self._directory is not None:
-            self._directory.log_again(self._runner.iteration, self._runner.metrics)
+        self.runner.metrics |= found
+        if found and self.directory is not None:
+            self.directory.log_again(self.runner.iteration, self.runner.metrics)
 
     def save(self) -> bool:
         """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved.
@@ -102,7 +102,7 @@ class Checkpointing(Callback):
         Returns:
             Whether it was written; False also if it was there already.
         """
-        runner, directory = self._runner, self._directory
+        runner, directory = self.runner, self.directory
         if directory is None or (runner.group.has_left and runner.sampler.failure is None):
             return False
         now = runner.iteration, runner.data.is_due
@@ -124,7 +124,7 @@ class Checkpointing(Callback):
 
     def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the state of a checkpoint, of all processes."""
-        runner = self._runner
+        runner = self.runner
         runner.sampler.pause()
         tensors, agent_state = runner.agent.state()
         tensors = runner.group.gathered(tensors)
@@ -134,7 +134,7 @@ class Checkpointing(Callback):
         return tensors, {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
 
     def _loop_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        runner = self._runner
+        runner = self.runner
         tensors, data = runner.data.state()
         counters = {
             "iteration": runner.iteration,
@@ -155,19 +155,19 @@ class Checkpointing(Callback):
         """
         if (done := self._done()) != self._numbered:
             self._numbered = done
-            self._number = max(self._runner.sampler.steps_sampled - self._runner.data.is_due, self._number + 1)
+            self._number = max(self.runner.sampler.steps_sampled - self.runner.data.is_due, self._number + 1)
         return self._number
 
     def moment(self) -> Moment:
         """The present moment."""
-        runner = self._runner
+        runner = self.runner
         runner.sampler.pause()  # the number needs it
         counts = {"iteration": runner.iteration, "env_steps": runner.steps_learned, "seconds": runner.seconds}
         return {**counts, "checkpoint": self.number}
 
     def _done(self) -> tuple[int, int, bool]:
         """Identifies a state of the training."""
-        return self._runner.iteration, self._runner.sampler.steps_sampled, self._runner.data.is_due
+        return self.runner.iteration, self.runner.sampler.steps_sampled, self.runner.data.is_due
 
     def load(self, checkpoint: Checkpoint, seed: int) -> str | None:
         """Restore a checkpoint, after the agent was restored and the placement prepared.
@@ -179,12 +179,12 @@ class Checkpointing(Callback):
         Returns:
             Why the environments could not be restored; None if they were.
         """
-        runner, (tensors, loop) = self._runner, checkpoint.part("runner")
+        runner, (tensors, loop) = self.runner, checkpoint.part("runner")
         runner.iteration, runner.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
         runner.metrics = with_nan(loop["metrics"])
         runner.steps_learned, runner.episodes_learned = whole(loop, "steps_learned"), whole(loop, "episodes_learned")
         self._number = whole(loop, "number")
-        runner.data.load_state(tensors, loop, self._directory)
+        runner.data.load_state(tensors, loop, self.directory)
         runner.placement.load_state(*checkpoint.part("placement"))
         self._of_evaluation = {**checkpoint.state["evaluation"], "pending": None}
         if self.evaluation is not None:

@@ -24,11 +24,11 @@ from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
 from hybridppo.networks.actors import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
-from hybridppo.placements.placement import Placement, snapshot
+from hybridppo.placements.placement import snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say
 from hybridppo.run_directory import checkpoints
-from hybridppo.run_directory.directory import EVALUATIONS, RunDirectory
+from hybridppo.run_directory.directory import EVALUATIONS
 from hybridppo.runners.checkpointing import Checkpointing, Moment
 from hybridppo.runners.episodes import Episodes, Evaluation
 from hybridppo.runners.processes import LocalProcesses
@@ -44,9 +44,8 @@ class Evaluator:
     """Runs the episodes of an evaluation, in this process or in another one, which does not load torch.
 
     Args:
+        runner: the training.
         source: makes the training's environments; evaluations make new ones from it.
-        agent: the agent, prepared by the placement.
-        placement: the placement.
         options: how environments are made.
         in_another_process: whether to use one; None if sampling and learning overlap, and NumPy can act.
         episodes: episodes of an evaluation.
@@ -60,9 +59,8 @@ class Evaluator:
 
     def __init__(
         self,
+        runner: Runner,
         source: EnvSource,
-        agent: Agent,
-        placement: Placement,
         options: EnvironmentOptions,
         *,
         in_another_process: bool | None,
@@ -75,6 +73,7 @@ class Evaluator:
                 f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training "
                 "steps: pass a function that makes one"
             )
+        agent, placement = runner.agent, runner.placement
         options = replace(options, episodic_life=False)  # clipped rewards are for learning only
         spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
         self._episodes = Episodes(source, options, spaces, agent.distribution, episodes, seed, agent.memory)
@@ -93,18 +92,11 @@ class Evaluator:
         if twin is None or not (placement.max_lag > 0 if in_another_process is None else in_another_process):
             self._environments = self._episodes.make()
             return
+        episodes_to_send = replace(self._episodes, source="")
+        setup = {"episodes": episodes_to_send, "source": to_send(source), "options": options, "form": twin}
+        share, otherwise = slice(0, self._episodes.num_envs), ", or evaluate in this process, with evaluate_async=False"
         self._pool = LocalProcesses(
-            "hybridppo.runners.episodes",
-            "evaluator",
-            [slice(0, self._episodes.num_envs)],
-            {
-                "episodes": replace(self._episodes, source=""),
-                "source": to_send(source),
-                "options": options,
-                "form": twin,
-            },
-            options.worker_timeout,
-            otherwise=", or evaluate in this process, with evaluate_async=False",
+            "hybridppo.runners.episodes", "evaluator", [share], setup, options.worker_timeout, otherwise=otherwise
         )
         self._stop = self._pool.arrays["stop"]
         try:
@@ -165,9 +157,7 @@ class EvaluationDuringTraining(Callback):
     """Evaluates the agent every so many steps.
 
     Args:
-        runner: the training.
-        checkpointing: saves the evaluated agents.
-        directory: for results; None writes none.
+        checkpointing: saves the evaluated agents; its directory has the results.
         evaluator: runs the episodes.
         every: environment steps between evaluations, of all environments together.
         shows: whether to show results on stderr.
@@ -175,17 +165,12 @@ class EvaluationDuringTraining(Callback):
 
     is_of_library = True
 
-    def __init__(
-        self,
-        runner: Runner,
-        checkpointing: Checkpointing,
-        directory: RunDirectory | None,
-        evaluator: Evaluator,
-        *,
-        every: int,
-        shows: bool,
-    ) -> None:
-        self._runner, self._checkpointing, self._directory = runner, checkpointing, directory
+    def __init__(self, checkpointing: Checkpointing, evaluator: Evaluator, *, every: int, shows: bool) -> None:
+        self._checkpointing, self._runner, self._directory = (
+            checkpointing,
+            checkpointing.runner,
+            checkpointing.directory,
+        )
         self._evaluator, self._every, self._shows = evaluator, every, shows
         self._env_steps = 0
         """Environment steps at the last evaluation that was begun."""

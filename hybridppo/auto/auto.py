@@ -13,10 +13,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown, shown_error
 from hybridppo.networks.actors import twin_of
@@ -93,32 +91,26 @@ class Auto:
 
     def choose(
         self,
-        source: EnvSource,
+        training: Training,
         environments: Environments,
-        config: AnyConfig,
         *,
         total_steps: int,
         num_workers: int | None = None,
-        options: EnvironmentOptions | None = None,
-        agent: AnyAgent | None = None,
         seconds_to_make: float = 0.0,
     ) -> Choice:
         """Try candidates, and choose.
 
         Args:
-            source: makes the environments; trials make their own from it.
+            training: the training, which trials imitate.
             environments: the environments of the training, or some of them; not stepped.
-            config: the agent's settings.
             total_steps: environment steps of the run.
             num_workers: the user's number; None to choose one.
-            options: how the environments are made and stepped.
-            agent: the agent to train, which trials copy; None for the library's.
             seconds_to_make: how long it took to make `environments`.
         """
+        config = training.config
         if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
             return not_measured(environments.device, num_workers or 0, config.torch_threads or 1, line)
-        training = Training(source, config, options if options is not None else EnvironmentOptions(), agent)
         search = Search(
             training,
             limits_of(

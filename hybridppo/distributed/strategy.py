@@ -12,6 +12,7 @@ from typing_extensions import Self
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
+from hybridppo.auto.trials import Training
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -93,17 +94,17 @@ class Strategy:
         """This process's share of the environments; with worker processes, only one, for its spaces."""
         return make_environments(source, num_envs, options, copies=1 if num_workers else None)
 
-    def choose(self, auto: Auto, **training: Any) -> Choice:
+    def choose(self, auto: Auto, training: Training, environments: Environments, **more: Any) -> Choice:
         """As `Auto.choose` in one process; with several, the CPU, without a measurement."""
         if isinstance(self.policy, Local):
-            return auto.choose(**training)
+            return auto.choose(training, environments, **more)
         if auto.max_lag:
             raise ConfigurationError(
                 f"Auto(max_lag={auto.max_lag}) does not work with distributed={self.policy}, for which nothing is "
                 f"measured: name the placement, Mirrored('cpu', 'cpu', max_lag={auto.max_lag})"
             )
         line = f"cpu with distributed={self.policy}, for which nothing is measured: name another placement to use one"
-        return not_measured("cpu", training["num_workers"] or 0, training["config"].torch_threads or 1, line)
+        return not_measured("cpu", more["num_workers"] or 0, training.config.torch_threads or 1, line)
 
     def begin(self, plan: Plan) -> Plan:
         """Start the other learners, which take over the state of the first."""

@@ -25,7 +25,9 @@ from gpu_cases.results import EPISODES, WIDE
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.auto.auto import Auto
+from hybridppo.auto.trials import Training
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import DeviceError, TrainingError
 from hybridppo.evaluation import evaluate_agent
 from hybridppo.loading import load
@@ -253,7 +255,9 @@ def auto_measures(bench: Bench, config: PPOConfig) -> str:
     bench.needs_gpu("a GPU as a candidate")
     environments = make_environments("CartPole-v1", config.num_envs)
     try:
-        choice = Auto(max_lag=1).choose("CartPole-v1", environments, config, total_steps=20_000_000)
+        choice = Auto(max_lag=1).choose(
+            Training("CartPole-v1", config, EnvironmentOptions()), environments, total_steps=20_000_000
+        )
     finally:
         environments.close()
     left_out = [reason for reason in choice.table["left_out"] if "cuda" in reason or reason.startswith("all")]

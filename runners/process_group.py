@@ -11,7 +11,6 @@ import re
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,10 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError, shown_error
+from hybridppo.errors import ConfigurationError, DistributedError, LearnerLostError
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.rollouts.rollout import Rollout, in_parts, joined
+from hybridppo.runners.processes import text_of_failure
 from hybridppo.runners.shared_gather import SharedGather
 from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.signals import Interruption, give_up_if_stopped
@@ -343,11 +343,9 @@ class ProcessGroup(SingleProcess):
 
 
 def report(store: Store, rank: int, error: BaseException) -> None:
-    """Report to the other processes why one ends, with the traceback unless the error is one of the library's own."""
-    text = shown_error(error)
-    lines = [] if isinstance(error, HybridPPOError) else ["", *traceback.format_exception(error)]
+    """Report to the other processes why one ends."""
     if not store.check([f"ended/{rank}"]):
-        store.set(f"ended/{rank}", "\n".join([text, *lines]))
+        store.set(f"ended/{rank}", text_of_failure(error))
 
 
 def host_copy(tensor: Tensor) -> Tensor:

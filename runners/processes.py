@@ -26,7 +26,7 @@ import numpy as np
 
 from hybridppo import _version
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
-from hybridppo.errors import EnvError, shown_error
+from hybridppo.errors import EnvError, HybridPPOError, shown_error
 from hybridppo.rollouts.rollout import Layout, arrays_in, size_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_of
@@ -191,8 +191,10 @@ def answer_trainer(
 
 
 def text_of_failure(error: BaseException) -> str:
-    """An error as its worker reports it: the library's own errors of environments need no traceback."""
-    return str(error) if isinstance(error, EnvError) else f"{shown_error(error)}\n{traceback.format_exc()}"
+    """An error as another process reports it: the library's own need no traceback."""
+    if isinstance(error, HybridPPOError):
+        return str(error)
+    return "\n".join([shown_error(error), *traceback.format_exception(error)])
 
 
 def end_with_parent(parent: int) -> None:

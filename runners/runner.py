@@ -96,7 +96,7 @@ class Runner:
         self._ended_at = time.perf_counter()
         while self.share_done < 1.0 and not self.is_stopping:
             for handling in entered[-1:]:
-                if any(signal.getsignal(number) != own for number, own in handling.handlers.items()):
+                if any(signal.getsignal(number) != handling.handle for number in handling.previous):
                     handling.take_back()
             try:
                 self.metrics = self.iterate()

@@ -28,7 +28,7 @@ from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
-from hybridppo.system.threads import one_blas_thread, one_torch_thread
+from hybridppo.system.threads import blas_threads, torch_threads
 from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
@@ -339,7 +339,7 @@ class Sampler:
             returns = None if returns is None else np.take_along_axis(returns, last_rows, 0)
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the same outputs as the actions.
-        with one_torch_thread() if torch.get_num_threads() > 1 else nullcontext():
+        with torch_threads(1) if torch.get_num_threads() > 1 else nullcontext():
             log_probs = self._plan.distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
         columns = {name: getattr(buffer, name) for name in COLUMNS_AS_WRITTEN}
         columns |= {
@@ -621,7 +621,7 @@ def on_one_thread(fill: Callable[[], tuple[int, FinalObservations]]) -> tuple[in
     """Fill with BLAS on one thread: an actor's products are small, and the update needs the cores."""
     if torch.get_num_threads() == 1:  # then NumPy has one, too
         return fill()
-    with one_blas_thread():
+    with blas_threads(1):
         return fill()
 
 

@@ -24,9 +24,6 @@ from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import whole
 
-NO_VERSION = -1
-"""In place of an agent's version before an update that cannot be undone, because it is a single step."""
-
 
 class OnPolicyData:
     """The rollout that an agent learns from, and when the next one is sampled.
@@ -228,7 +225,7 @@ class OffPolicyData(OnPolicyData):
         if not self._is_due:
             return
         agent, placement = self._agent, self._placement
-        self._version_before = agent.version if agent.config.steps_per_update > 1 else NO_VERSION
+        self._version_before = agent.version if agent.config.steps_per_update > 1 else -1  # it is not undone
         with placement.learning(agent):
             agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
         self._is_due, self._version_before = False, None

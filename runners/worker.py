@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, require_same_spaces
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import closed_if_refused, make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
 from hybridppo.rollouts.rollout import Layout, Rollout
@@ -20,6 +21,23 @@ from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
+
+
+def environments_of(setup: dict[str, Any], envs: slice, seed: int) -> Environments:
+    """The environments of a worker, which have the spaces of those in the trainer; the arguments are as for `Worker`.
+
+    Raises:
+        EnvError: if they cannot be made, or have other spaces.
+    """
+    source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
+    seed_globals(seed, "making environments")
+    # One thread each, because the processes are the parallelism.
+    made = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+    seed_globals(seed, "stepping environments")  # again, because making environments may have loaded torch
+    who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
+    with closed_if_refused(made):
+        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
+    return made
 
 
 class Worker:
@@ -37,27 +55,12 @@ class Worker:
     """
 
     def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
-        source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
-        seed_globals(seed, "making environments")
-        # One thread each, because the processes are the parallelism.
-        self._environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
-        seed_globals(seed, "stepping environments")  # again, because making environments may have loaded torch
-        try:
-            require_same_spaces(
-                self._environments,
-                setup["spaces"],
-                f"environments {envs.start} to {envs.stop - 1}, made in a worker process,",
-                "those made in the trainer",
-                setup["num_envs"],
-            )
-            # An environment is a column of a rollout, or as many columns as it has agents.
-            agents = self._environments.num_agents
-            self.columns = slice(envs.start * agents, envs.stop * agents)
-            self._form = setup["form"]
+        self._environments, self._form = environments_of(setup, envs, seed), setup["form"]
+        # An environment is a column of a rollout, or as many columns as it has agents.
+        agents = self._environments.num_agents
+        self.columns = slice(envs.start * agents, envs.stop * agents)
+        with closed_if_refused(self._environments):
             self.stepper = Stepper(self._environments, setup["distribution"], seed, setup["memory"])
-        except BaseException:
-            self.close()
-            raise
 
     def fill(
         self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None

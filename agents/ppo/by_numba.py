@@ -34,7 +34,7 @@ from hybridppo.networks.mlp import linears
 from hybridppo.networks.parameters import place_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
-from hybridppo.system.threads import SideBySide, one_torch_thread
+from hybridppo.system.threads import SideBySide, torch_threads
 
 BLOCK_BYTES = 320 * 2**10
 """Activations of one network in a block of rows."""
@@ -140,7 +140,7 @@ class CompiledBackend(Backend):
         self._num_threads = torch.get_num_threads()
         while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
-        with one_torch_thread():
+        with torch_threads(1):
             yield
 
     def values(self, observations: Tensor) -> Tensor:

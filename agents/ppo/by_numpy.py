@@ -24,7 +24,7 @@ from hybridppo.networks.numpy_actors import NumpyTwin
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.parameters import FlatParameters, place_of
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.threads import SideBySide, one_blas_thread, one_torch_thread
+from hybridppo.system.threads import SideBySide, blas_threads, torch_threads
 
 
 class NumpyBackend(Backend):
@@ -59,11 +59,11 @@ class NumpyBackend(Backend):
         count = torch.get_num_threads()
         with ExitStack() as stack:
             if count > 1:
-                stack.enter_context(one_torch_thread())
+                stack.enter_context(torch_threads(1))
             if count > 1 and self._config.minibatch_size > self._block_size:
                 while len(self._passes) < count:
                     self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
-                stack.enter_context(one_blas_thread())
+                stack.enter_context(blas_threads(1))
                 self._num_threads = count
             try:
                 yield

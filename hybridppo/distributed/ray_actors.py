@@ -15,13 +15,10 @@ import ray.exceptions
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
-from hybridppo.environments.checks import require_same_spaces
-from hybridppo.environments.making import make_environments
-from hybridppo.environments.packages import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.rollout import MemoryLayout, Rollout
 from hybridppo.runners.filling import NEVER, Filled
-from hybridppo.runners.worker import Worker, parameters_of
+from hybridppo.runners.worker import Worker, environments_of, parameters_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
@@ -81,11 +78,7 @@ class RemoteEnvironments(RayWorker):
     """Environments that are stepped with given actions (`fine` and `environments`)."""
 
     def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
-        source, options = source_here(setup["source"], setup["options"].imports), setup["options"]
-        made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
-        self._environments = made
-        who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
-        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
+        self._environments = environments_of(setup, envs, seed)
 
     def answer(self, kind: str, value: Any) -> Any:
         """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.

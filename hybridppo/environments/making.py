@@ -249,7 +249,7 @@ def _made_by(
 ) -> Environments:  # fmt: skip
     """The environments that a function makes: one that is copied, or all of them."""
     made = make()
-    with _closed_if_refused(made):
+    with closed_if_refused(made):
         if is_tensor_env(made):
             return _of_tensors(made, None if own_number else num_envs, options, owns=True)
         if isinstance(made, VectorEnv):
@@ -278,7 +278,7 @@ def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: b
 
 
 @contextlib.contextmanager
-def _closed_if_refused(made: Any) -> Iterator[None]:
+def closed_if_refused(made: Any) -> Iterator[None]:
     """A context that closes what a function made if it raises."""
     try:
         yield

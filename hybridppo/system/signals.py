@@ -48,9 +48,8 @@ class Interruption:
         """Whether a stop was requested, and whether Ctrl-C was pressed again, to stop at once."""
         self._message = _MESSAGE if saves else _MESSAGE_WITHOUT_SAVING
         self._told: list[Callable[[], object]] = []
-        self._previous: dict[signal.Signals, Any] = {}
-        self.handlers: dict[signal.Signals, Any] = {}
-        """The handler of each signal that is handled."""
+        self.previous: dict[signal.Signals, Any] = {}
+        """The handlers from before, of each signal that is handled."""
         self.requested_at = 0.0
         self._has_warned = False
 
@@ -65,17 +64,16 @@ class Interruption:
             entered.append(self)
             usual = signal.SIG_DFL, signal.default_int_handler, _interrupt
             numbers = [signal.SIGINT, *(each for each in requests_to_end() if signal.getsignal(each) in usual)]
-            self.handlers = dict.fromkeys(numbers, self._request)
-            self._previous = {number: signal.signal(number, self._request) for number in numbers}
+            self.previous = {number: signal.signal(number, self.handle) for number in numbers}
         return self
 
     def take_back(self) -> None:
         """Handle signals again whose handlers other code has replaced, such as an environment's simulator."""
         if threading.current_thread() is not threading.main_thread():
             return
-        lost = [number for number, own in self.handlers.items() if signal.getsignal(number) != own]
+        lost = [number for number in self.previous if signal.getsignal(number) != self.handle]
         for number in lost:
-            signal.signal(number, self._request)
+            signal.signal(number, self.handle)
         if lost and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -84,7 +82,8 @@ class Interruption:
                 " and ".join(number.name for number in lost),
             )
 
-    def _request(self, signum: int, frame: FrameType | None) -> None:
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of all signals."""
         if self.requested:
             if signum == signal.SIGINT:
                 self.is_urgent = True
@@ -100,9 +99,8 @@ class Interruption:
             os.write(2, f"{self._message}\n".encode())
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.handlers.clear()
-        while self._previous:
-            signal.signal(*self._previous.popitem())
+        while self.previous:
+            signal.signal(*self.previous.popitem())
         self._told.clear()  # functions would keep their objects alive
         if self in entered:
             entered.remove(self)
@@ -117,9 +115,9 @@ def _leave_signals_to_the_parent() -> None:
     copy ignores Ctrl-C: it also reaches the training, which needs the workers for its last step.
     """
     for interruption in reversed(entered):
-        for number, previous in interruption._previous.items():
+        for number, previous in interruption.previous.items():
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else previous)
-        interruption._previous.clear()
+        interruption.previous.clear()
     entered.clear()
 
 
@@ -166,9 +164,12 @@ def let_go_of_closed_terminals() -> None:
     for stream in (1, 2):
         with contextlib.suppress(OSError):  # the stream is closed
             if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream)
-                os.close(nowhere)
+                _discard(stream)
+
+
+def _discard(stream: int) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream)
 
 
 def flushed(end: str = "") -> bool:
@@ -181,9 +182,7 @@ def flushed(end: str = "") -> bool:
         sys.stdout.write(end)
         sys.stdout.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _discard(sys.stdout.fileno())
         return False
     return True
 

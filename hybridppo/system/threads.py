@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +52,13 @@ def _cores_of_container() -> int:
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """A context in which torch uses `count` threads, and NumPy as many as before.
+
+    Each has its own threads, which spin for milliseconds while they wait. If both alternate in small operations, the
+    waiting threads of one hold the cores that the other, or the update, needs; everything then takes many times as
+    long.
+    """
     import torch  # not above: processes that only step environments do without it
 
     before = torch.get_num_threads()
@@ -64,8 +70,8 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _blas_threads(count: int) -> Iterator[None]:
-    """A context in which NumPy multiplies on `count` threads.
+def blas_threads(count: int) -> Iterator[None]:
+    """A context in which NumPy multiplies on `count` threads; more than one spin for tens of milliseconds afterwards.
 
     The number is the process's, and contexts of several threads end in any order.
     """
@@ -89,23 +95,8 @@ def _blas_threads(count: int) -> Iterator[None]:
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
     """A context in which CPU operations of torch and NumPy use `count` threads."""
-    with _torch_threads(count), _blas_threads(count):
+    with torch_threads(count), blas_threads(count):
         yield
-
-
-def one_torch_thread() -> AbstractContextManager[None]:
-    """A context in which torch uses one thread, and NumPy as many as before.
-
-    Each has its own threads, which spin for milliseconds while they wait. If both alternate in small operations, the
-    waiting threads of one hold the cores that the other, or the update, needs; everything then takes many times as
-    long.
-    """
-    return _torch_threads(1)
-
-
-def one_blas_thread() -> AbstractContextManager[None]:
-    """A context in which NumPy multiplies on one thread: others would spin for tens of milliseconds afterwards."""
-    return _blas_threads(1)
 
 
 class SideBySide:

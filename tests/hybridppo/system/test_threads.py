@@ -8,7 +8,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo.system import threads
-from hybridppo.system.threads import cpu_cores, libraries, one_blas_thread
+from hybridppo.system.threads import blas_threads, cpu_cores, libraries
 
 
 def of_numpy() -> set[int]:
@@ -19,7 +19,7 @@ def test_trainings_side_by_side_end_in_any_order() -> None:
     """Each is in its own thread; the number of NumPy's threads is the process's."""
     with libraries().limit(limits=2, user_api="blas"):
         before = of_numpy()
-        one, other = one_blas_thread(), one_blas_thread()
+        one, other = blas_threads(1), blas_threads(1)
         one.__enter__()
         other.__enter__()
         one.__exit__(None, None, None)

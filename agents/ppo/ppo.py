@@ -43,7 +43,7 @@ from hybridppo.networks.making import Networks, actor_and_critic, checked_networ
 from hybridppo.networks.mlp import has_gradient_hooks
 from hybridppo.networks.modes import require
 from hybridppo.networks.normalization import NormalizedNetwork
-from hybridppo.networks.parameters import FlatAdam, FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters, require_float32
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
@@ -573,9 +573,7 @@ def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
             raise ConfigurationError(f"the name of a module must be a word of letters and digits, got {shown(name)}")
         if not isinstance(module, nn.Module):
             raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
-        others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
-        if others:
-            raise ConfigurationError(f"the parameters of modules[{name!r}] must be float32, got {', '.join(others)}")
+        require_float32(f"modules[{name!r}]", module)
     return Modules({name: copy.deepcopy(module) for name, module in modules.items()})
 
 

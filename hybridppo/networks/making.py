@@ -19,7 +19,6 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
@@ -34,6 +33,7 @@ from hybridppo.networks.actors import Network, SharedTrunk
 from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
+from hybridppo.networks.parameters import require_float32
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -183,14 +183,13 @@ def checked_networks(
             f"networks must be a function that makes actor and critic (docs/networks.md, Networks of your own), got "
             f"{shown(networks)}"
         )
-    usual = {"recurrent": None, "use_sde": False, "actor_keys": None, "critic_keys": None, "critic_observes": "own"}
-    for field, value in ((field, getattr(config, field, default)) for field, default in usual.items()):
-        if value != usual[field]:
+    for field in ("recurrent", "use_sde", "actor_keys", "critic_keys", "critic_observes"):
+        if (value := getattr(config, field)) != getattr(type(config), field):
             raise ConfigurationError(
                 f"{field}={value!r} is for the library's networks, and networks= was given: leave one of them out"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
-    with torch_seeded(seed), _watched(config) as (seen, read):
+    with torch_seeded(seed), _watched(config) as seen:
         try:
             made = networks(observation_space, action_space, seen, torch.Generator().manual_seed(seed))
         except TypeError as error:
@@ -198,9 +197,6 @@ def checked_networks(
                 f"networks={shown(networks)} failed: {message_of(error)}: it must be a function of observation_space, "
                 "action_space, config and generator (docs/networks.md, Networks of your own)"
             ) from error
-    for each in fields(config):
-        if each.name in OF_NETWORKS and each.name not in read and getattr(config, each.name) != each.default:
-            _warn_of_no_effect(each.name, str(getattr(config, each.name)))
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
@@ -215,9 +211,7 @@ def checked_networks(
             raise ConfigurationError(
                 f"the {name} must return [2, {size}] for observations {list(rows.shape)}, got {shape}"
             )
-        others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
-        if others:
-            raise ConfigurationError(f"the parameters of the {name} must be float32, and some are {', '.join(others)}")
+        require_float32(f"the {name}", module)
     every = {layer for module in made for layer in module.modules()}
     layers = {layer for layer in every if any(each.requires_grad for each in layer.parameters(recurse=False))}
     if not layers.isdisjoint(_MADE):
@@ -235,8 +229,8 @@ def _warn_of_no_effect(field: str, given: Any) -> None:
 
 
 @contextmanager
-def _watched(config: Any) -> Iterator[tuple[Any, set[str]]]:
-    """A context with a copy of a configuration, and the names of its fields that are read in the context."""
+def _watched(config: Any) -> Iterator[Any]:
+    """A context with a copy of a configuration; fields of `OF_NETWORKS` that are given and not read are warned of."""
     kind, seen, read = type(config), copy.copy(config), set[str]()
 
     class Watched(kind):  # type: ignore[misc, valid-type]
@@ -246,9 +240,12 @@ def _watched(config: Any) -> Iterator[tuple[Any, set[str]]]:
 
     object.__setattr__(seen, "__class__", Watched)
     try:
-        yield seen, read
+        yield seen
     finally:
         object.__setattr__(seen, "__class__", kind)
+    for name in OF_NETWORKS:
+        if name not in read and (given := getattr(config, name)) != getattr(kind, name):
+            _warn_of_no_effect(name, str(given))
 
 
 @torch.no_grad()

@@ -28,6 +28,16 @@ def bind(tensor: Tensor, storage: Tensor) -> None:
     torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
 
 
+def require_float32(what: str, module: nn.Module) -> None:
+    """Refuse a module with other parameters.
+
+    Raises:
+        ConfigurationError: naming the module and the types.
+    """
+    if others := sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32}):
+        raise ConfigurationError(f"the parameters of {what} must be float32, got {', '.join(others)}")
+
+
 def place_of(parameter: Tensor, values: Tensor) -> int:
     """Where a parameter begins in the buffer of all parameters."""
     return (parameter.data_ptr() - values.data_ptr()) // parameter.element_size()

@@ -58,6 +58,8 @@ NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
 Seed = int | np.random.Generator | None
 """A seed of random actions, or their generator."""
+SCHEDULES = {"schedules", "anneal_learning_rate", "anneal_clip_range"}
+"""The hyperparameters that are schedules."""
 RATES = {"learning_rate", "critic_learning_rate"}
 """The hyperparameters that an optimization loop gets at every step."""
 
@@ -256,6 +258,8 @@ class PolicyAgent:
             self.optimizer.set_learning_rates(self._learning_rates())
         if changed - RATES:
             self._loop = None  # recorded and compiled steps hold some hyperparameters
+        if changed & SCHEDULES:
+            self._schedules = Scheduled(self._schedules.functions, config)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class DDPGConfig(OfOnePolicy):
     """Learning rate of Adam."""
     critic_learning_rate: float | None = field(default=None, metadata=ANY_TIME)
     """Learning rate of the critic; None for the same as the actor's."""
-    schedules: str = ""
+    schedules: str = field(default="", metadata=BETWEEN_TRAININGS)
     """Named schedules of learning rates: linear, cosine or constant, with a share of the training for warm-up, as
     "learning_rate=cosine:0.05". Also a dict or JSON."""
     gamma: float = field(default=0.99, metadata=ANY_TIME)

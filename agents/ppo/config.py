@@ -78,9 +78,9 @@ class PPOConfig(OfOnePolicy):
     """Learning rate of Adam."""
     critic_learning_rate: float | None = field(default=None, metadata=ANY_TIME)
     """Learning rate of the critic; None for the same as the actor's."""
-    anneal_learning_rate: bool = False
+    anneal_learning_rate: bool = field(default=False, metadata=BETWEEN_TRAININGS)
     """Reduce the learning rates linearly to zero over the training."""
-    schedules: str = ""
+    schedules: str = field(default="", metadata=BETWEEN_TRAININGS)
     """Named schedules of numbers: linear, cosine or constant, with a share of the training for warm-up, as
     "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be adaptive. Also a dict or JSON."""
     desired_kl: float = field(default=0.01, metadata=ANY_TIME)
@@ -92,7 +92,7 @@ class PPOConfig(OfOnePolicy):
     """Lambda of advantage estimates: 0 trusts the critic, 1 the observed return."""
     clip_range: float = field(default=0.2, metadata=ANY_TIME)
     """How far the probability ratio may move from 1 in an update."""
-    anneal_clip_range: bool = False
+    anneal_clip_range: bool = field(default=False, metadata=BETWEEN_TRAININGS)
     """Reduce the clip range linearly to zero over the training."""
     clip_range_vf: float | None = field(default=None, metadata=ANY_TIME)
     """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not. A

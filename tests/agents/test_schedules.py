@@ -194,7 +194,7 @@ FIXED: list[tuple[Any, dict[str, Any]]] = [
         (CONFIG, {name: value})
         for name, value in {
             "normalize_rewards": True, "normalize_observations": True, "squash_actions": True, "log_std_init": -1.0,
-            "schedules": "gamma=linear", "anneal_learning_rate": True, "pool_size": 2, "hidden_sizes": (9,),
+            "pool_size": 2, "hidden_sizes": (9,),
         }.items()
     ),
     *((TD3Config(**OFF_POLICY), {name: 7}) for name in ("exploration_std", "learning_starts")),
@@ -216,12 +216,16 @@ def test_a_hyperparameter_that_would_not_take_effect_is_refused(config: Any, cha
     assert agent.config == config
 
 
-def test_hyperparameters_of_rollouts_change_between_trainings() -> None:
-    with pytest.raises(CallbackError, match="num_steps cannot change during a training: change it before, got 8"):
-        train(callbacks=Changing(num_steps=8))
-    agent = train().agent
-    agent.config = replace(agent.config, num_steps=8)
-    assert train(config=None, agent=agent, total_steps=16).metrics["env_steps"] == 16
+@pytest.mark.parametrize(("name", "value"), [("num_steps", 8), ("schedules", "learning_rate=linear")])
+def test_hyperparameters_of_rollouts_and_schedules_change_between_trainings(name: str, value: Any) -> None:
+    with pytest.raises(CallbackError, match=f"{name} cannot change during a training: change it before, got"):
+        train(callbacks=Changing(**{name: value}))
+    agent = train(schedules={"gae_lambda": "linear"}).agent
+    agent.config = replace(agent.config, **{"schedules": "", name: value})
+    metrics = train(config=None, agent=agent, total_steps=64).metrics
+    assert "gae_lambda" not in metrics
+    assert metrics["iteration"] == (4 if name == "num_steps" else 2)
+    assert metrics["learning_rate"] == (1e-2 if name == "num_steps" else 0.5e-2)
 
 
 @pytest.mark.parametrize("schedules", [{"learning_rate": "adaptive"}, {"learning_rate": lambda done: 1e-3}])

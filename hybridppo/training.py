@@ -34,7 +34,7 @@ from hybridppo.agents.registry import (
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.compiled.modules import require_numba
-from hybridppo.distributed.choosing import run_directory_of
+from hybridppo.distributed.choosing import run_directory_of, telling_others
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about, require_spaces_of
 from hybridppo.environments.options import (
@@ -88,6 +88,7 @@ OnInterrupt = Literal["raise", "return"]
 
 
 @suggests_arguments
+@telling_others()
 def train(
     env: EnvSource,
     *,
@@ -296,6 +297,7 @@ def train(
 
 
 @suggests_arguments
+@telling_others()
 def resume(
     run_dir: str | Path,
     *,

@@ -151,13 +151,11 @@ class ProcessGroup(SingleProcess):
             self._patient: Any = dist.new_group(backend="gloo", timeout=timedelta(days=365))
             """For waits for the first process, whose own work may take any time."""
         except RuntimeError as error:
-            problem = DistributedError(
+            raise DistributedError(
                 f"{self._names([rank])} cannot connect to the others ({str(error).splitlines()[0]}): set "
                 f"{GLOO} on each machine to the interface that leads to the other machines (eth0, for example), and "
                 "check firewalls"
-            )
-            self.report(problem)
-            raise problem from error
+            ) from error
         finally:
             os.environ.pop(GLOO, None)
             if interface is not None:
@@ -312,9 +310,9 @@ class ProcessGroup(SingleProcess):
         others = [rank for rank in range(self.size) if rank != self.rank]
         deadline, silent = time.monotonic() + SECONDS_TO_EXPLAIN, others
         try:
-            self._store.set(f"ended/{self.rank}", ENDED_WITH_ANOTHER)
             while silent and time.monotonic() < deadline:
                 reports = {rank: self._report_of(rank) for rank in others}
+                self._store.set(f"ended/{self.rank}", ENDED_WITH_ANOTHER)  # now the process with the store may end
                 for rank, problem in reports.items():
                     if problem not in ("", ENDED_WITH_ANOTHER):
                         return DistributedError(f"{self._names([rank])} failed: {problem}")

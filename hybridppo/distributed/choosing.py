@@ -1,6 +1,8 @@
 """The strategy of a training, and the run directory that it resumes."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from hybridppo.distributed.strategy import Strategy, is_joining
@@ -39,6 +41,18 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
             return CentralStrategy(policy, run.address)
         return RayStrategy(policy, run.address)
     return Strategy(policy)
+
+
+@contextlib.contextmanager
+def telling_others() -> Iterator[None]:
+    """A context around a training, whose errors also reach the processes of torchrun that wait for this one."""
+    if not is_joining():
+        yield
+        return
+    from hybridppo.distributed import learners
+
+    with learners.telling_others():
+        yield
 
 
 def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None) -> RunDirectory:

@@ -5,6 +5,7 @@ minibatch; gradients are summed over all learners. The first learner starts the 
 started all, and starts them again after a loss (`--max-restarts`).
 """
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,13 +35,21 @@ from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import source_of, to_send
 from hybridppo.environments.pickling import ALONE, pack
-from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
+from hybridppo.errors import ConfigurationError, DeviceError, DistributedError, HybridPPOError
 from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.placements.placement import Placement, SingleDevice, placement_from_settings
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.process_group import ProcessGroup, SingleProcess, host_copy, joined_columns, on_host, own_columns
+from hybridppo.runners.process_group import (
+    ProcessGroup,
+    SingleProcess,
+    host_copy,
+    joined_columns,
+    on_host,
+    own_columns,
+    report,
+)
 from hybridppo.runners.processes import command_of, signals_blocked, wait_for_ends
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
@@ -47,6 +57,7 @@ from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
 from hybridppo.settings import GPUOnly, MultiLearner, Plan, RunOptions, distributed_from
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.signals import SECONDS_TO_COME
 from hybridppo.system.validation import require_whole
 
 SECONDS_TO_START = 120.0
@@ -75,6 +86,8 @@ class MultiLearnerStrategy(Strategy):
     """
 
     needs: ClassVar[dict[str, Any]] = {"episodes_per_rollout": None, "cuda_graphs": False, "address": None}
+    has_joined: ClassVar[bool] = False
+    """Whether this process has joined the learners of torchrun, so that they learn why it ends."""
 
     def __init__(self, policy: MultiLearner, timeout: float, rank: int | None = None) -> None:
         self._joins = rank is None and is_joining()
@@ -101,6 +114,7 @@ class MultiLearnerStrategy(Strategy):
 
     def __enter__(self) -> "MultiLearnerStrategy":
         if self._joins and self.size > 1:
+            MultiLearnerStrategy.has_joined = True
             # Torchrun says how many of its processes are on this machine.
             is_local = os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
             self.connect(_store_of_torchrun(self.rank, self._start_timeout), is_local=is_local)
@@ -117,10 +131,16 @@ class MultiLearnerStrategy(Strategy):
 
     def connect(self, store: Store, *, is_local: bool = True) -> None:
         """Connect with the other learners, which do the same."""
-        self.group = ProcessGroup(
-            store, self.rank, self.size, timeout=self._timeout, start_timeout=self._start_timeout, is_local=is_local,
-            has_ended=lambda rank: rank in self._processes and self._processes[rank].poll() is not None,
-        )  # fmt: skip
+        try:
+            self.group = ProcessGroup(
+                store, self.rank, self.size, timeout=self._timeout, start_timeout=self._start_timeout,
+                is_local=is_local,
+                has_ended=lambda rank: rank in self._processes and self._processes[rank].poll() is not None,
+            )  # fmt: skip
+        except BaseException as error:
+            with contextlib.suppress(RuntimeError):  # the store is lost
+                report(store, self.rank, error)
+            raise
 
     @property
     def _start_timeout(self) -> float:
@@ -343,6 +363,7 @@ def _takes_device(source: Any) -> bool:
 def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirectory:
     """As `run_directory_of`, for learners of torchrun."""
     with MultiLearnerStrategy(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
+        MultiLearnerStrategy.has_joined = False  # they join again for the training
         if strategy.rank > 0:
             return RunDirectory(Path(os.devnull), strategy.group.broadcast(None))
         config = RunDirectory.open(run_dir).config
@@ -355,6 +376,25 @@ def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirec
         directory = RunDirectory.open_to_train(run_dir)
         strategy.group.broadcast(directory.config)
         return directory
+
+
+@contextlib.contextmanager
+def telling_others() -> Iterator[None]:
+    """As in `choosing.py`, in a process of torchrun."""
+    MultiLearnerStrategy.has_joined = False
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(HybridPPOError, RuntimeError):  # the variables are wrong, or no other process is there
+            if not MultiLearnerStrategy.has_joined:
+                size = _number_of_torchrun("WORLD_SIZE", 2, 2**16)
+                rank = _number_of_torchrun("RANK", 0, size)
+                store = _store_of_torchrun(rank, SECONDS_TO_COME)
+                report(store, rank, error)
+                others = [f"ended/{other}" for other in range(size) if other != rank]
+                if rank == 0:  # the store may end with this process
+                    store.wait(others, timedelta(seconds=SECONDS_TO_COME))
+        raise
 
 
 def _store_of_this_machine() -> TCPStore:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,11 +34,13 @@ from selection import only_by_default
 from short_runs import trainer
 from stop_after import interrupt_at
 from torch import nn
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from toy_agents import ScriptedAgents
 
 import hybridppo
 from hybridppo import ConfigurationError, DistributedError, EnvError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.distributed import learners as module
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.runners.process_group import ProcessGroup, SingleProcess
 
@@ -558,8 +561,24 @@ def test_a_port_that_is_taken_is_an_error_of_the_first(monkeypatch: pytest.Monke
             train(distributed="multi", worker_timeout=0.3)
 
 
+@pytest.mark.parametrize("options", [{"config": ppo_config(num_envs=3)}, {"checkpoint_seconds": -1}])
+def test_others_that_wait_for_a_learner_are_told_at_once_what_it_was_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_first = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    as_torchrun_would(1, 2, monkeypatch)
+    monkeypatch.setenv("MASTER_PORT", str(of_first.port))
+    number = next(copy(module._trainings))
+    with pytest.raises(ConfigurationError) as caught:
+        train(distributed="multi", **options)
+    store = PrefixStore(f"hybridppo/0/{number}", of_first)
+    with pytest.raises(DistributedError, match=f"learner 1 of 2 failed: ConfigurationError: {caught.value}"):
+        ProcessGroup(store, 0, 2, timeout=SECONDS, start_timeout=SECONDS, is_local=True)
+
+
 def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 2, monkeypatch)
+    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.1)
     with pytest.raises(ConfigurationError, match="distributed=multi:3 has 3 learners, torchrun started 2"):
         train(distributed="multi:3")
 
@@ -573,6 +592,7 @@ def test_a_run_that_is_not_shared_is_refused_by_learners_of_torchrun(
     assert ran.returncode == 1
     assert ran.stderr.count("torchrun has started 2 learners, and the run has distributed=local: give") >= 2
     as_torchrun_would(0, 2, monkeypatch)
+    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.1)
     with pytest.raises(ConfigurationError, match="torchrun has started 2 processes"):
         hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS, distributed="local", progress=False)
 

@@ -35,6 +35,7 @@ from hybridppo._version import __version__
 from hybridppo.commands import tools
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse, show
 from hybridppo.commands.train import Resume, Train, train_command
+from hybridppo.distributed.choosing import require_alone
 from hybridppo.environments.packages import look_in_working_directory
 from hybridppo.errors import ConfigurationError, HybridPPOError, failures, shown_error
 from hybridppo.system.messages import printable
@@ -93,6 +94,8 @@ def run_command(parse: Callable[[], Command]) -> int:
     try:
         with as_keyboard_interrupts():  # during training, signals are requests instead
             command = parse()
+            if not isinstance(command, Train | Resume):  # which may join the others
+                require_alone("this command would do the same in each")
             return command.run() or EXIT_DONE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -103,7 +106,7 @@ def run_command(parse: Callable[[], Command]) -> int:
         if isinstance(error, BrokenPipeError) and not flushed("\n"):
             return EXIT_DONE  # without a reader, the output is not needed any more
         if command is not None and command.debug:
-            traceback.print_exception(error)
+            show("".join(traceback.format_exception(error)), end="", file=sys.stderr)
         else:
             show(f"hybridppo: error: {_message(error)}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_ERROR

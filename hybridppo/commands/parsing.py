@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,30 +59,23 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
     if shutil.get_terminal_size().columns < 10:  # in Python 3.10, 0 if a pseudo-terminal has no size
         os.environ["COLUMNS"] = "80"  # since tyro would not end: the borders of its boxes take all columns
     tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
+    # As tyro has them, but for an empty path, of which it would make a dot.
+    known: dict[Any, Any] = {str: ("STR", str, str), Path: ("PATH", partial(require_path, "it"), Path)}
+    known |= dict.fromkeys(_JSON, ("JSON", _object_in, dict | None))
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
-    def _object_of_json(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        if info.type not in _JSON:
+    def _of_one_word(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type not in known:
             return None
+        metavar, read, kinds = known[info.type]
+        text_of = partial(json.dumps, allow_nan=False) if metavar == "JSON" else str
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs=1,
-            metavar="JSON",
-            instance_from_str=_object_in,
-            is_instance=lambda value: value is None or isinstance(value, dict),
-            str_from_instance=lambda value: [json.dumps(value, allow_nan=False)],
-        )
-
-    @registry.primitive_rule
-    def _path(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        if info.type is not Path:
-            return None
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="PATH",  # as tyro has it, which would make a dot of an empty text
-            instance_from_str=lambda texts: require_path("it", texts[0]),
-            is_instance=lambda value: isinstance(value, Path),
-            str_from_instance=lambda value: [str(value)],
+            metavar=metavar,
+            instance_from_str=lambda texts: read(texts[0]),
+            is_instance=lambda value: isinstance(value, kinds),
+            str_from_instance=lambda value: [printable(text_of(value))],  # in the help, a default may be a file's
         )
 
     options |= {"args": [_with_plural(argument) for argument in arguments], "registry": registry}
@@ -131,9 +125,9 @@ def _with_plural(argument: str) -> str:
     return f"--imports{equals}{value}" if flag == "--import" else argument
 
 
-def _object_in(texts: list[str]) -> dict[str, Any] | None:
+def _object_in(text: str) -> dict[str, Any] | None:
     try:
-        found = None if texts[0] == "None" else json.loads(texts[0], object_pairs_hook=each_once)
+        found = None if text == "None" else json.loads(text, object_pairs_hook=each_once)
     except ValueError as error:
         raise ValueError(f"no JSON: {error}; write it as '{{\"size\": 8}}'") from None
     if not (found is None or isinstance(found, dict)):

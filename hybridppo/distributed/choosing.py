@@ -16,6 +16,24 @@ STARTERS = {
 """The variables in which programs that start several processes write their number."""
 
 
+def require_alone(what: str, instead: str = "start") -> None:
+    """Refuse to do the same in each of several processes that another program has started.
+
+    Args:
+        what: what each would do.
+        instead: the remedy before "one process".
+
+    Raises:
+        ConfigurationError: if there are several.
+    """
+    for name, starter in STARTERS.items():
+        if (number := os.environ.get(name, "1")) not in ("", "0", "1"):
+            raise ConfigurationError(
+                f"{starter} has started {number} processes ({name}), and {what}: {instead} one process. For work that "
+                f"differs, unset {name}"
+            )
+
+
 def strategy_of(run: RunOptions, timeout: float) -> Strategy:
     """The strategy of the run. A process without an answer for `timeout` seconds is lost.
 
@@ -23,13 +41,9 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
         ConfigurationError: if another program has started several processes, and this policy does not join them.
     """
     policy = distributed_from(run.distributed)
-    for name, starter in () if isinstance(policy, MultiLearner) and is_joining() else STARTERS.items():
-        if (number := os.environ.get(name, "1")) not in ("", "0", "1"):
-            raise ConfigurationError(
-                f"{starter} has started {number} processes ({name}), and with distributed={policy} each would train "
-                "the same: use torchrun and distributed='multi' (--distributed multi), or start one process. For runs "
-                f"that differ, unset {name}"
-            )
+    if not (isinstance(policy, MultiLearner) and is_joining()):
+        joined = "use torchrun and distributed='multi' (--distributed multi), or start"
+        require_alone(f"with distributed={policy} each would train the same", joined)
     if isinstance(policy, MultiLearner):
         from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
 

@@ -489,6 +489,19 @@ def test_an_error_of_somebody_elses_is_one_message_too(
     assert_is_one_message(capsys.readouterr().err, "ZeroDivisionError: the motor is stuck", "--debug")
 
 
+def test_names_in_a_file_cannot_control_the_terminal_by_the_help_or_a_traceback(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = config_of(run_dir) | {"env_id": "A\x1b]0;title\x07", "start_from": "\x1b[2J"}
+    (run_dir / "config.json").write_text(json.dumps(found))
+    assert run("train", "--config", run_dir, "--help") == 0
+    assert run("check", "\x1b[31m:Maze-v0", "--debug") == 1
+    printed = "".join(capsys.readouterr())
+    assert r"\x1b]0;title\x07" in printed
+    assert r"\x1b[2J" in printed
+    assert "\x1b" not in printed
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "CartPoel-v1", "--debug") == 1
     err = capsys.readouterr().err
@@ -662,6 +675,25 @@ def test_a_terminal_without_a_size_has_80_columns(columns: str, monkeypatch: pyt
     monkeypatch.setattr("shutil.get_terminal_size", size)
     assert run("agents") == 0
     assert os.environ["COLUMNS"] == "80"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "r"], ["play", "r"], ["tune", "CartPole-v1"], ["benchmark", "classic"],
+        ["placements", "CartPole-v1"], ["check", "CartPole-v1"], ["doctor"],
+    ],
+)  # fmt: skip
+def test_a_command_that_several_processes_would_repeat_is_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(*arguments) == 2
+    assert_is_one_message(
+        capsys.readouterr().err,
+        "torchrun has started 2 processes (WORLD_SIZE), and this command would do the same in each: start one process",
+    )
 
 
 # As processes

@@ -34,8 +34,8 @@ class EpisodeStatistics:
 
     def __init__(self, num_envs: int, window: int = 100) -> None:
         self.episodes = 0
-        self._running_return = np.zeros(num_envs)
-        self._running_length = np.zeros(num_envs, dtype=np.int64)
+        self._running_return: Any = np.zeros(num_envs)
+        self._running_length: Any = np.zeros(num_envs, dtype=np.int64)
         self._window = window
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -121,12 +121,14 @@ class EpisodeStatistics:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`."""
-        num_envs = len(self._running_return)
         self.episodes = whole(state, "episodes")
-        self._running_return = np.array(reals(state, "running_return", length=num_envs), dtype=np.float64)
-        self._running_length = np.array(reals(state, "running_length", length=num_envs), dtype=np.int64)
+        for name, running in (("running_return", self._running_return), ("running_length", self._running_length)):
+            self._restore(running, reals(state, name, length=len(running)))
         self._returns = deque(reals(state, "returns"), maxlen=self._window)
         self._lengths = deque(map(int, reals(state, "lengths")), maxlen=self._window)
+
+    def _restore(self, running: Any, numbers: list[float]) -> None:
+        running[:] = numbers
 
 
 def _mean(numbers: deque[Any]) -> float:

@@ -1,7 +1,7 @@
 """Multilayer perceptrons in NumPy: the same arithmetic as `networks.MLP` to rounding, without torch's dispatcher.
 
-For small networks on a CPU, most of torch's time is overhead, and its tanh is slow on some machines. `NumpyActor` acts,
-`HiddenLayers` learns. Arrays may be views of torch's parameters. Workers use this file without torch.
+For small networks on a CPU, most of torch's time is overhead, and its tanh is slow on some machines. Workers use this
+file without torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,6 @@ from hybridppo.spaces.arrays import Array
 NumpyActivation = Literal["tanh", "relu"]
 
 CHUNK = 8
-MOST_KEPT = 8
-"""Most sets of buffers that hidden layers keep; the number of rows varies if environments spend rows on resets."""
-
 FORBIDDEN = -1e8
 """The logit of a forbidden action: its probability and its gradient are 0."""
 
@@ -163,82 +160,3 @@ def _rounds_alike(sizes: tuple[int, ...], num_columns: int) -> bool:
 
 def _relu(inputs: Array, out: Array) -> None:
     np.maximum(inputs, 0.0, out=out)
-
-
-class HiddenLayers:
-    """The hidden layers of `S` networks of equal sizes, computed together.
-
-    Args:
-        weights: one `[S, outputs, inputs]` per layer.
-        biases: one `[S, 1, outputs]` per layer.
-        activation: activation of every layer.
-    """
-
-    def __init__(self, weights: Sequence[Array], biases: Sequence[Array], activation: NumpyActivation) -> None:
-        self._weights, self._biases = weights, biases
-        self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
-        self._is_tanh = activation == "tanh"
-        self._ones = np.ones((1, 0), np.float32)
-        self._kept: dict[tuple[str, int], list[Array]] = {}
-
-    def forward(self, inputs: Array) -> list[Array]:
-        """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call.
-
-        Each network may have different inputs, `[S, B, inputs]`.
-        """
-        activations = self._reused("activations", inputs.shape[-2])
-        previous = inputs
-        for weight, bias, out in zip(self._transposed, self._biases, activations, strict=True):
-            np.matmul(previous, weight, out=out)
-            out += bias
-            if self._is_tanh:
-                np.tanh(out, out=out)
-            else:
-                np.maximum(out, 0.0, out=out)
-            previous = out
-        return activations
-
-    def gradient_buffer(self, size: int) -> Array:
-        """The buffer `[S, size, outputs]` into which the caller writes the gradient of the last activations."""
-        return self._reused("gradients", size)[-1]
-
-    def backward(
-        self,
-        inputs: Array,
-        activations: list[Array],
-        weight_gradients: list[Array],
-        bias_gradients: list[Array],
-    ) -> None:
-        """Fill the gradients of weights and biases from the gradient of the last activations in `gradient_buffer`.
-
-        The activations are overwritten by their derivatives.
-        """
-        size = inputs.shape[-2]
-        gradients = self._reused("gradients", size)
-        if self._ones.shape[1] < size:
-            self._ones = np.ones((1, size), np.float32)
-        ones = self._ones[:, :size]
-        for layer in reversed(range(len(self._weights))):
-            gradient, activation = gradients[layer], activations[layer]
-            if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
-                np.multiply(activation, activation, out=activation)
-                np.subtract(1.0, activation, out=activation)
-                gradient *= activation
-            else:
-                gradient *= activation > 0.0
-            before = activations[layer - 1] if layer > 0 else inputs
-            np.matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
-            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch as a product: faster
-            if layer > 0:
-                np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
-
-    def _reused(self, purpose: str, size: int) -> list[Array]:
-        """Arrays `[S, size, outputs]`, one per layer, which are kept between calls."""
-        arrays = self._kept.get((purpose, size))
-        if arrays is None:
-            if len(self._kept) == MOST_KEPT:
-                self._kept.clear()
-            stack = self._weights[0].shape[0]
-            arrays = [np.empty((stack, size, weight.shape[1]), np.float32) for weight in self._weights]
-            self._kept[purpose, size] = arrays
-        return arrays

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hybridppo.networks.numpy_mlp import MOST_KEPT, HiddenLayers
+from hybridppo.agents.ppo.by_numpy import MOST_KEPT, HiddenLayers
 
 WIDTHS = (5, 7, 4, 3)
 STACK = 2

@@ -24,6 +24,7 @@ from hybridppo.evaluation import acting, require_names
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
 from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.run_directory.checkpoints import numbers_named, remove_numbered
 from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.runners.episodes import made_for
 from hybridppo.runners.process_group import SingleProcess
@@ -228,6 +229,9 @@ class OpponentPools(Callback):
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
         self._outage = ThrottledWarning(f"writing a snapshot to {self._folder}")
+        self._removing = ThrottledWarning(f"removing snapshots of {self._folder}")
+        self._told, self._told_before = set[str](), set[str]()
+        """The names that environments draw from, and those before, which they may still draw from."""
         self._agents: Mapping[str, PPO] = agent.agents if isinstance(agent, Policies) else {"": agent}
         played = agent.config.played if isinstance(agent, Policies) else ()
         self.pools = {policy: OpponentPool(policy not in played) for policy in self._agents}
@@ -270,6 +274,17 @@ class OpponentPools(Callback):
             with self._outage.tolerating(errors, "self-play goes on, and tries again after the next rollout"):
                 self._take_snapshots(learning)
         self._tell()
+        if self._temporary is not None:
+            self._remove_unused(set())
+
+    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
+        """Remove the snapshots that neither checkpoints nor games need."""
+        with self._removing.tolerating(OSError, "they stay for now"):
+            self._remove_unused(numbers_named(path.parent))
+
+    def _remove_unused(self, saved: set[str]) -> None:
+        for policy in self.pools:
+            remove_numbered(self._folder / policy, self._told | self._told_before | saved)
 
     def on_metrics(self, run: TrainingRun, metrics: Any) -> Metrics:
         """Ratings, and win rates against each snapshot."""
@@ -310,6 +325,7 @@ class OpponentPools(Callback):
 
     def _tell(self) -> None:
         pools = {}
+        self._told, self._told_before = {name for pool in self.pools.values() for name in pool.snapshots}, self._told
         for policy, pool in self.pools.items():
             weights = pool.weights(self._options.latest, prioritised=self._options.opponents == "prioritised")
             pools[policy] = {"rating": pool.rating, "snapshots": pool.snapshots, "weights": weights}

@@ -91,7 +91,7 @@ class SelfPlayGame:
         self._folder = Path()
         self._pools: Mapping[str, tuple[list[str], list[float]]] = {}
         self._opponents: dict[str, Opponent] = {}
-        """The opponents of this episode that have played, by policy."""
+        """The opponents of this episode, by policy; in a restored one, those that have played."""
 
     @property
     def unwrapped(self) -> Any:
@@ -132,7 +132,6 @@ class SelfPlayGame:
             seed = None
             match.gains[:] = 0.0
             match.states = [None] * len(inner.agents)
-            self._opponents.clear()
             sides = [side for side in self._sides if inner.present[side].any()]
             if not sides:
                 continue
@@ -142,6 +141,7 @@ class SelfPlayGame:
                 for policy, (names, weights) in pools.items()
                 if self._others_of(policy)
             }
+            self._opponents = {policy: self._loaded(policy) for policy in match.opponents}  # whose files may go later
             self.rewards[:] = 0
             beginners = [player for player in match.learners if inner.present[player]]
             is_present = self._others_play()
@@ -251,12 +251,15 @@ class SelfPlayGame:
         if policy not in match.opponents:  # there is no snapshot yet
             return [self._random_action(player) for player in players]
         if policy not in self._opponents:
-            self._opponents[policy] = self._opponent_of(self._folder / policy / match.opponents[policy])
+            self._opponents[policy] = self._loaded(policy)
         before = [match.states[player] for player in players]
         actions, states = self._opponents[policy](inner.rows_of(players), match.generator, before)
         for player, state in zip(players, states, strict=True):
             match.states[player] = state
         return actions
+
+    def _loaded(self, policy: str) -> Opponent:
+        return self._opponent_of(self._folder / policy / self._match.opponents[policy])
 
     def _random_action(self, player: int) -> Any:
         space = self._random_actions[player]

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ FORMAT_VERSION = 7
 
 AGENT_FILE_VERSION = 1
 """The format version of an agent's file."""
-_AGENT_FILE_KEY = "hybridppo"
+MARK = "hybridppo"
+"""The key of the description in an agent's file."""
 
 Header = dict[str, Any]
 
@@ -314,6 +315,33 @@ def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
             _remove(old.rename(old.with_name(f".{old.name}.removed.tmp")))
 
 
+def remove_numbered(folder: Path, needed: Collection[str], mark: str = MARK, suffix: str = "") -> None:
+    """Delete files of tensors named by a number and a suffix, except the `needed` ones and any without the mark.
+
+    Raises:
+        OSError: if one cannot be deleted.
+    """
+    for path in folder.glob(f"[0-9]*{suffix}"):
+        if path.name not in needed and _NAME.fullmatch(path.name.removesuffix(suffix)) and is_plain(path):
+            try:
+                with safetensors.safe_open(path, framework="pt") as file:
+                    is_own = mark in (file.metadata() or {})
+            except safetensors.SafetensorError:
+                is_own = False
+            if is_own:
+                path.unlink()
+
+
+def numbers_named(folder: Path) -> set[str]:
+    """The numbers that the checkpoints under `folder` name, such as those of snapshots.
+
+    Raises:
+        OSError: if one cannot be read.
+    """
+    found = [re.findall(rb'"([0-9]{12,})"', read_file(each / STATE)) for each in folders(folder)]
+    return {name.decode() for names in found for name in names}
+
+
 def _checksum(header: Header) -> str:
     return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -353,7 +381,7 @@ def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[s
     Raises:
         RunDirectoryError: if it cannot be written; an existing file stays.
     """
-    header = {_AGENT_FILE_KEY: json.dumps({"format_version": AGENT_FILE_VERSION, **description}, allow_nan=False)}
+    header = {MARK: json.dumps({"format_version": AGENT_FILE_VERSION, **description}, allow_nan=False)}
     with making(path):
         replace_synced(path, serialized(tensors, header))
 
@@ -366,7 +394,7 @@ def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_AGENT_FILE_KEY])
+            header = json.loads((file.metadata() or {})[MARK])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         version = header["format_version"]
     except OSError as error:

@@ -8,27 +8,24 @@ piece has, and its checksum. It is saved in the checkpoint. Files that it does n
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.checkpoints import serialized
-from hybridppo.run_directory.files import is_plain, read_file, replace_synced
+from hybridppo.run_directory.checkpoints import remove_numbered, serialized
+from hybridppo.run_directory.files import read_file, replace_synced
 from hybridppo.system.validation import whole
 
 Piece = dict[str, Any]
 """`first`, the number of its first row, the number of its `rows`, and `sha256`."""
 
 KEYS = ("first", "rows", "sha256")
-MARK = {"hybridppo": "rows"}
-"""What the header of each file has, so that no other is deleted."""
-_NAME = re.compile(r"[0-9]{12,}\.safetensors")
+MARK = "hybridppo rows"
+"""A key that the header of each file has, so that no other file is deleted."""
 BYTES_PER_PIECE = 2**26
 """The approximate size of a piece, which is in memory while it is written."""
 
@@ -65,7 +62,7 @@ class ReplayRows:
         self._folder.mkdir(exist_ok=True)
         for start in range(first, end, step):
             stop = min(end, start + step)
-            data = serialized(rows(start, stop), MARK)
+            data = serialized(rows(start, stop), {MARK: ""})
             piece = {"first": start, "rows": stop - start, "sha256": hashlib.sha256(data).hexdigest()}
             replace_synced(_path(self._folder, piece), data)
             self.pieces.append(piece)
@@ -80,10 +77,8 @@ class ReplayRows:
         Raises:
             OSError: if a file cannot be deleted.
         """
-        needed = {_path(self._folder, piece) for piece in self.pieces}
-        for path in self._folder.glob("*.safetensors"):
-            if path not in needed and _is_own(path):
-                path.unlink()
+        needed = {_path(self._folder, piece).name for piece in self.pieces}
+        remove_numbered(self._folder, needed, MARK, ".safetensors")
 
     def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The pieces that have this row or later ones, each with the number of its first row.
@@ -128,17 +123,6 @@ def _checked(pieces: Any) -> list[Piece]:
         return [{key: piece["sha256"] if key == "sha256" else whole(piece, key) for key in KEYS} for piece in pieces]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{pieces!r} is no list of pieces of rows: {error}") from error
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a file is a piece of rows: by its name, and by the mark in it."""
-    if not (_NAME.fullmatch(path.name) and is_plain(path)):
-        return False
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return bool(file.metadata() == MARK)
-    except (OSError, safetensors.SafetensorError):
-        return False
 
 
 def _path(folder: Path, piece: Piece) -> Path:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -154,10 +155,34 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
         found = train(name, **options)
         assert torch.equal(values_of(found), values_of(expected)), way
         assert ratings_of(found) == ratings, way
-    files = [path for path in (run / "snapshots").rglob("*") if path.is_file()]
+    files = [path for path in (run / "snapshots").rglob("*") if path.is_file()]  # of the pool, and of checkpoints kept
     assert {path.name for path in files} == {f"{i * BATCH:012d}" for i in range(6)}
     assert len(files) == 6 * len(expected.agents)
     assert ratings_of(assert_goes_on_exactly(run, expected, env=GAMES[name][0])) == ratings
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_snapshots_that_neither_games_nor_checkpoints_need_are_removed(
+    max_lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    options: dict[str, Any] = {
+        "self_play": replace(OFTEN, pool=2),
+        "placement": Mirrored("cpu", "cpu", max_lag=max_lag),
+    }
+    most: list[int] = []
+    expected = train(
+        iterations=12, **options, on_iteration=lambda metrics: most.append(len([*tmp_path.glob("hybridppo-*/*")]))
+    )
+    assert max(most) <= 4
+    run = tmp_path / "run"
+    train(iterations=12, run_dir=run, checkpoint_seconds=0, keep_checkpoints=2, **options)
+    (run / "snapshots" / "000000000001").touch()  # somebody else's
+    assert_goes_on_exactly(run, expected, env=GAMES["at once"][0])
+    names = sorted(path.name for path in (run / "snapshots").iterdir())
+    assert names[0] == "000000000001"
+    assert names[-2:] == [f"{i * BATCH:012d}" for i in (11, 12)]
+    assert len(names) <= 6
 
 
 @pytest.mark.parametrize("max_lag", only_by_default(("1",), (1, 2)))

@@ -181,19 +181,13 @@ def process_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        _take_back(kept, before)
-
-
-def _take_back(kept: Sequence[Any], before: Sequence[Any]) -> None:
-    for (get, set_again, what), was in zip(kept, before, strict=True):
-        if was is not None and (found := get()) != was:
-            set_again(was)
-            if what not in _TAKEN_BACK:
-                _TAKEN_BACK.add(what)
-                logger.warning(
-                    "the environment set the %s to %s: it is %s again, here and after later steps; let the environment "
-                    "leave it as it is", what, found, was,
-                )  # fmt: skip
+        for (get, set_again, what), was in zip(kept, before, strict=True):
+            if was is not None and (found := get()) != was:
+                set_again(was)
+                if what not in _TAKEN_BACK:
+                    _TAKEN_BACK.add(what)
+                    text = "the environment set the %s to %s: it is %s again; let the environment leave it as it is"
+                    logger.warning(text, what, found, was)
 
 
 def _working_directory() -> str | None:

@@ -193,7 +193,7 @@ def describe_action(action: Any) -> str:
     return shown(map_parts(lambda part: np.asarray(part).tolist(), action))
 
 
-def require_spaces(env: Any, prefix: str = "") -> None:
+def require_spaces(env: Any, prefix: str = "", remedy: str = "set self.{} in its __init__") -> None:
     """Refuse an environment that lacks a space, or has something else in its place; a vector has it as `single_...`.
 
     Raises:
@@ -203,8 +203,9 @@ def require_spaces(env: Any, prefix: str = "") -> None:
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
             found = "has none" if space is None else f"has {shown(space)} of {type(space).__module__}"
-            what = f"the environment {type(env.unwrapped).__name__} must have a space of gymnasium as its {name}"
-            raise EnvError(f"{what}, and {found}: set self.{name} in its __init__")
+            kind = type(getattr(env, "unwrapped", env)).__name__
+            what = f"the environment {kind} must have a space of gymnasium as its {name}, and {found}"
+            raise EnvError(f"{what}: {remedy.format(name)}")
 
 
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:

@@ -77,8 +77,6 @@ class Walk:
         self.leaves: Leaves = {}
         self.places: dict[str, tuple[Any, Any, Any]] = {}
         """For each path, the container, the key in it, and the value."""
-        self.owners: dict[str, dict[Any, Any]] = {}
-        """The attributes of walked objects, and walked dicts, by path."""
         self.hidden: list[str] = []
         """Objects that are not walked, and are no leaves."""
         self.num_views: collections.Counter[int] = collections.Counter()
@@ -148,13 +146,11 @@ class Walk:
             sequence = getattr(value.bit_generator, "seed_seq", None)
             yield ".spawned", None, "spawned", getattr(sequence, "n_children_spawned", 0)
         elif kind == "object" and isinstance(value, dict):
-            self.owners[path] = value
             yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
         elif kind == "object" and isinstance(value, (list, tuple, deque)):
             owner = None if isinstance(value, tuple) else value
             yield from ((f"[{i}]", owner, i, item) for i, item in enumerate(value))
         elif kind == "object" and _is_walked(value):
-            self.owners[path] = vars(value)
             yield from ((f".{name}", vars(value), name, item) for name, item in list(vars(value).items()))
 
     def _write_arrays(self, name: str) -> None:
@@ -222,9 +218,14 @@ def _writer(walk: Walk, path: str, leaf: Any) -> Callable[[], object]:
     kind = _kind(leaf)
     if path not in walk.places:
         match = NEW_KEY.fullmatch(path)
-        if match is None or match["owner"] not in walk.owners:
+        if match is None or _kind(walk.leaves.get(match["owner"])) != "object":
             raise EnvStateError(f"{path} is missing in a new environment")
-        walk.places[path] = walk.owners[match["owner"]], match["attribute"] or match["key"], None
+        parent = walk.places[match["owner"]][2]
+        walk.places[path] = (
+            parent if isinstance(parent, dict) else vars(parent),
+            match["attribute"] or match["key"],
+            None,
+        )
     owner, key, now = walk.places[path]
     if kind == "again" and owner is not None and leaf["again"] in walk.places:  # once that object is written
         its_owner, its_key, same = walk.places[leaf["again"]]

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hybridppo.environments.base import Environments, EnvState, Steering, Step
-from hybridppo.environments.checks import describe_error, five_of, two_of
+from hybridppo.environments.checks import describe_error, five_of, require_spaces, two_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
@@ -304,13 +304,9 @@ class TensorEnvironments(Environments):
         self.name = type(env).__name__
         if num_envs is not None and env.num_envs != num_envs:
             raise EnvError(f"{self.name} has {env.num_envs} environments, but num_envs is {num_envs}: make them equal")
-        for kind in ("single_observation_space", "single_action_space"):
-            if not isinstance(getattr(env, kind), gym.Space):
-                found = type(getattr(env, kind))
-                raise EnvError(
-                    f"{kind} of {self.name} must be a gymnasium.Space, not a {found.__module__}.{found.__name__}: "
-                    "give it one, or wrap the environment (hybridppo.tensors has IsaacLab and Mjlab)"
-                )
+        require_spaces(
+            env, "single_", "give it one, or wrap the environment (hybridppo.tensors has IsaacLab and Mjlab)"
+        )
         self.of_agents: TensorAgents | None = None
         """The agents of each environment; None if an environment is one agent."""
         spaces = env.single_observation_space, env.single_action_space

@@ -72,10 +72,10 @@ def require_finite(name: str, values: Array, given: Any = None) -> None:
 
 def shown_cast(number: Any, given: Any = None) -> str:
     """A number of float32 that is not finite, or the number that the environment returned; None if it is not known."""
-    if given is not None and np.ndim(given) == 0 and np.isfinite(given):
+    if given is not None and np.ndim(given) == 0 and LARGEST < abs(given) < np.inf:
         return f"{given}, and the largest number of float32 is {LARGEST:.3g}"
-    is_known = given is not None or not np.isinf(number)
-    return f"{number:g}" if is_known else f"{number:g}, or beyond the largest number of float32, {LARGEST:.3g}"
+    is_unknown = given is None and np.isinf(number)
+    return f"{number:g}" + (f", or beyond the largest number of float32, {LARGEST:.3g}" if is_unknown else "")
 
 
 def reshaped(value: Any, shape: tuple[int, ...] | None, name: str = "its observation") -> Array:

@@ -462,8 +462,9 @@ class PolicyAgent:
         if extra := self.extra_state():
             try:
                 state["extra"] = held_by_json(extra)
-            except ValueError as error:
-                raise ConfigurationError(f"extra_state must return numbers, text, lists and dicts: {error}") from None
+            except ValueError:
+                what = f"numbers, text, lists and dicts, got {shown(extra)}"
+                raise ConfigurationError(f"extra_state must return {what}") from None
         frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
         return tensors, state | ({"frozen": frozen} if frozen else {})
 

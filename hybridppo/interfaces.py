@@ -1,12 +1,11 @@
 """Protocols between the parts, so that neither agent nor placement knows its caller."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, cast
+from collections.abc import Callable
+from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.spaces.arrays import Array
 
@@ -62,39 +61,14 @@ class Agent(Protocol):
         """Restore the result of `state`."""
 
 
-class AgentOfOnePolicy(Agent, Protocol):
-    """An agent with one policy: also its networks and its optimizer."""
-
-    critic: nn.Module
-    parameters: FlatParameters
-    optimizer: FlatAdam
-    """Steps `parameters`."""
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """All modules with tensors, including actor and critic."""
-
-
-class AgentOfPolicies(Agent, Protocol):
-    """An agent with several policies, which are sampled together."""
-
-    @property
-    def agents(self) -> Mapping[str, AgentOfOnePolicy]:
-        """The agent of each policy, by name."""
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[int]]:
-        """For each policy, the indices of its agents in an environment."""
-
-    def names_of(self, policy: str) -> list[str]:
-        """The names of the agents of an environment that have a policy."""
-
-
-def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
-    """Whether an agent has several policies."""
+def has_policies(agent: Agent) -> TypeGuard[Any]:
+    """Whether an agent has several policies: `agents` by policy, their `columns`, and `names_of(policy)`."""
     return hasattr(agent, "agents")
 
 
-def agents_of(agent: Agent) -> list[AgentOfOnePolicy]:
-    """The agents of all policies; the agent itself if it has one policy."""
-    return list(agent.agents.values()) if has_policies(agent) else [cast(AgentOfOnePolicy, agent)]
+def agents_of(agent: Agent) -> list[Any]:
+    """The agents of all policies; the agent itself if it has one policy.
+
+    Each also has its `critic`, its flat `parameters`, the `optimizer` that steps these, and all `modules` with tensors.
+    """
+    return list(agent.agents.values()) if has_policies(agent) else [agent]

@@ -128,7 +128,7 @@ def _num_workers(
         num_workers = next(each for each in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % each == 0)
     elif num_workers is None:
         num_workers = int(lag > 0 and samples_on_cpu and not of_episodes and twin_of(agent.actor) is not None)
-    pools = [getattr(cast(Any, one).config, "pool_size", 1) for one in agents_of(agent)]
+    pools = [getattr(one.config, "pool_size", 1) for one in agents_of(agent)]
     in_one = "does not work with rollouts of whole episodes, which are sampled in one process"
     what, or_else = (f"max_lag={lag}", "") if lag > 1 else (f"num_workers={num_workers}", ", or num_workers=0")
     _refuse({
@@ -163,7 +163,7 @@ def _discounts(
 
     None if normalisation can follow rewards itself: they are apart if a lag changes columns, or turns change rows.
     """
-    normalizes = any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
+    normalizes = any(getattr(one.config, "normalize_rewards", False) for one in agents_of(agent))
     if placement.max_lag < 2 and (environments.waiting is None or not normalizes):
         return None
     num_agents = environments.num_agents
@@ -172,7 +172,7 @@ def _discounts(
         found = np.zeros(num_agents, np.float32)
         columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
         for one, own in zip(agents_of(agent), columns, strict=True):
-            found[list(own)] = getattr(one, "current", cast(Any, one).config).gamma  # handmade agents have no schedules
+            found[list(own)] = getattr(one, "current", one.config).gamma  # handmade agents have no schedules
         return np.tile(found, num_envs)
 
     return discounts

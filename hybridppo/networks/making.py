@@ -17,8 +17,7 @@ saved, and published with the parameters.
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
@@ -45,10 +44,10 @@ logger = logging.getLogger(__name__)
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Maps observation space, action space, configuration and generator to actor and critic."""
 
-OF_NETWORKS = (
+OF_NETWORKS = {
     "hidden_sizes", "activation", "encoder_sizes", "layer_norm", "shared_trunk", "orthogonal_init", "log_std_init",
     "convolutions",
-)  # fmt: skip
+}  # fmt: skip
 """The fields of a configuration that have no effect if custom networks do not read them."""
 _MADE: "WeakSet[nn.Module]" = WeakSet()
 """The learning layers that functions of this process have returned for agents."""
@@ -189,7 +188,8 @@ def checked_networks(
                 f"{field}={value!r} is for the library's networks, and networks= was given: leave one of them out"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
-    with torch_seeded(seed), _watched(config) as seen:
+    seen, read = _watched(config)
+    with torch_seeded(seed):
         try:
             made = networks(observation_space, action_space, seen, torch.Generator().manual_seed(seed))
         except TypeError as error:
@@ -197,6 +197,9 @@ def checked_networks(
                 f"networks={shown(networks)} failed: {message_of(error)}: it must be a function of observation_space, "
                 "action_space, config and generator (docs/networks.md, Networks of your own)"
             ) from error
+    for name in OF_NETWORKS - read:
+        if (given := getattr(config, name)) != getattr(type(config), name):
+            _warn_of_no_effect(name, str(given))
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
@@ -223,29 +226,21 @@ def checked_networks(
     return made
 
 
-@cache
+@cache  # one warning for all agents of a training
 def _warn_of_no_effect(field: str, given: Any) -> None:
     logger.warning("%s=%s has no effect: networks= was given, and does not read it", field, given)
 
 
-@contextmanager
-def _watched(config: Any) -> Iterator[Any]:
-    """A context with a copy of a configuration; fields of `OF_NETWORKS` that are given and not read are warned of."""
+def _watched(config: Any) -> tuple[Any, set[str]]:
+    """A copy of a configuration, and the names of its attributes that are read, as they are read."""
     kind, seen, read = type(config), copy.copy(config), set[str]()
 
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        def __getattribute__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getattribute__(name)
+    def watched(own: Any, name: str) -> Any:
+        read.add(name)
+        return object.__getattribute__(own, name)
 
-    object.__setattr__(seen, "__class__", Watched)
-    try:
-        yield seen
-    finally:
-        object.__setattr__(seen, "__class__", kind)
-    for name in OF_NETWORKS:
-        if name not in read and (given := getattr(config, name)) != getattr(kind, name):
-            _warn_of_no_effect(name, str(given))
+    object.__setattr__(seen, "__class__", type(kind.__name__, (kind,), {"__getattribute__": watched}))
+    return seen, read
 
 
 @torch.no_grad()

@@ -137,14 +137,8 @@ def held_by_json(value: Any) -> Any:
     Raises:
         ValueError: if JSON cannot hold it.
     """
-
-    def of_numpy(other: Any) -> Any:
-        if isinstance(other, np.generic):
-            return other.item()
-        raise ValueError(f"it has {shown(other)}")
-
     try:
-        return json.loads(json.dumps(value, allow_nan=False, default=of_numpy))
+        return json.loads(json.dumps(value, allow_nan=False, default=plain))  # which knows no other object
     except (TypeError, RecursionError) as error:
         raise ValueError(error) from None
 
@@ -290,8 +284,8 @@ def _of_kind(config: Any, field: "Field[Any]", kind: Any, value: Any, may_be_non
         require(config, name, is_object, f"must be a dict of {'values' if is_json else 'arguments'} by name")
         try:
             value = held_by_json(dict(value)) if is_json else value
-        except ValueError as error:
-            require(config, name, False, f"must be what JSON can hold ({error})")
+        except ValueError:
+            require(config, name, False, "must be what JSON can hold")
     elif get_origin(kind) is dict:
         rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
         is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)

@@ -23,7 +23,7 @@ from hybridppo.environments.packages import to_send
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
 from hybridppo.networks.actors import twin_of
-from hybridppo.networks.numpy_mlp import ArrayActor
+from hybridppo.networks.numpy_actors import ArrayActor
 from hybridppo.placements.placement import snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say

@@ -22,8 +22,7 @@ from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.state import ActionHistory
-from hybridppo.networks.numpy_actors import NumpyNormalizer, NumpyPoliciesActor
-from hybridppo.networks.numpy_mlp import NumpyActor
+from hybridppo.networks.numpy_actors import NumpyActor, NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.rollouts.rollout import FinalObservations, MemoryLayout, Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import global_draws_warned_of

@@ -21,8 +21,7 @@ from hybridppo.environments.packages import to_send
 from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of, twin_of
-from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin
-from hybridppo.networks.numpy_mlp import ArrayActor
+from hybridppo.networks.numpy_actors import ArrayActor, NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.rollout import FinalObservations, Rollout
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError

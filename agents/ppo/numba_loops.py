@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled import perceptrons
-from hybridppo.networks.numpy_mlp import FORBIDDEN
+from hybridppo.networks.numpy_actors import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 CLIP_RANGE, CLIP_RANGE_VF, ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = range(5)

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
 from hybridppo.networks.modes import float32_linear
-from hybridppo.networks.numpy_actors import NumpyTwin, PoliciesTwin, twin_within
-from hybridppo.networks.numpy_mlp import FORBIDDEN
+from hybridppo.networks.numpy_actors import FORBIDDEN, NumpyTwin, PoliciesTwin, twin_within
 from hybridppo.spaces.rows import RowLayout
 
 

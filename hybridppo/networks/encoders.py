@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from hybridppo.networks.mlp import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.modes import products_in
-from hybridppo.networks.numpy_actors import EncodedTwin, NumpyTwin, twin_within
-from hybridppo.networks.numpy_mlp import NumpyActivation
+from hybridppo.networks.numpy_actors import EncodedTwin, NumpyActivation, NumpyTwin, twin_within
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Convolutions = Literal["nature", "impala"]

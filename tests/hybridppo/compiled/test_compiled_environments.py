@@ -25,7 +25,7 @@ from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import encoded
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
-from hybridppo.networks.numpy_mlp import NumpyActor
+from hybridppo.networks.numpy_actors import NumpyActor
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import Stepper
 from hybridppo.tools.check import check_env

@@ -24,7 +24,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Network
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, EncodedNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP, EmptyLinear, initialised
-from hybridppo.networks.numpy_mlp import NumpyActor
+from hybridppo.networks.numpy_actors import NumpyActor
 from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import MOST_NUMBERS, ObservationEncoder

@@ -7,10 +7,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
-from hybridppo.networks import numpy_mlp
+from hybridppo.networks import numpy_actors
 from hybridppo.networks.actors import Network, twin_of
 from hybridppo.networks.mlp import MLP, Activation, EmptyLinear
-from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
+from hybridppo.networks.numpy_actors import FORBIDDEN, NumpyActor
 from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
@@ -84,7 +84,7 @@ def test_products_of_all_observations_give_the_bits_of_those_in_chunks(
     network = make_network(sizes, "tanh", gaussian=False)
     counts = (8, 9, 16, 40, 64)
     by_finding_out = [np.array(sampling_actor(network, CROSSING, 0)(some_observations(count))) for count in counts]
-    monkeypatch.setattr(numpy_mlp, "_rounds_alike", lambda sizes, num_columns: False)
+    monkeypatch.setattr(numpy_actors, "_rounds_alike", lambda sizes, num_columns: False)
     in_chunks = [np.array(sampling_actor(network, CROSSING, 0)(some_observations(count))) for count in counts]
     for found, chunked in zip(by_finding_out, in_chunks, strict=True):
         assert np.array_equal(found, chunked)
@@ -92,8 +92,8 @@ def test_products_of_all_observations_give_the_bits_of_those_in_chunks(
 
 def test_a_shape_that_rounds_otherwise_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (5, 7, 3)
-    numpy_mlp._rounds_alike.cache_clear()
-    assert numpy_mlp._rounds_alike(sizes, 8)
+    numpy_actors._rounds_alike.cache_clear()
+    assert numpy_actors._rounds_alike(sizes, 8)
     lay_out = NumpyActor._lay_out
 
     def worse_when_wide(actor: NumpyActor, num_rows: int, width: int) -> None:
@@ -102,8 +102,8 @@ def test_a_shape_that_rounds_otherwise_is_found_out(monkeypatch: pytest.MonkeyPa
             actor._head = np.nextafter(actor._head, np.float32(2.0))
 
     monkeypatch.setattr(NumpyActor, "_lay_out", worse_when_wide)
-    assert not numpy_mlp._rounds_alike(sizes, 24)
-    numpy_mlp._rounds_alike.cache_clear()
+    assert not numpy_actors._rounds_alike(sizes, 24)
+    numpy_actors._rounds_alike.cache_clear()
 
 
 def test_parameters_are_those_of_the_moment_it_was_made() -> None:

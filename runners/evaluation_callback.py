@@ -95,9 +95,7 @@ class Evaluator:
         episodes_to_send = replace(self._episodes, source="")
         setup = {"episodes": episodes_to_send, "source": to_send(source), "options": options, "form": twin}
         share, otherwise = slice(0, self._episodes.num_envs), ", or evaluate in this process, with evaluate_async=False"
-        self._pool = LocalProcesses(
-            "hybridppo.runners.episodes", "evaluator", [share], setup, options.worker_timeout, otherwise=otherwise
-        )
+        self._pool = LocalProcesses("hybridppo.runners.episodes", "evaluator", [share], setup, otherwise=otherwise)
         self._stop = self._pool.arrays["stop"]
         try:
             self._pool.start(0, seed)  # it imports its modules while the training begins

@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 
 from hybridppo import _version
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
 from hybridppo.errors import EnvError, HybridPPOError, shown_error
 from hybridppo.rollouts.rollout import Layout, arrays_in, size_of
@@ -256,7 +257,7 @@ class Pool(ABC):
     Args:
         role: the name of a worker in messages.
         shares: the environments of each worker.
-        timeout: seconds without an answer or a step after which a worker is lost.
+        options: have the seconds without an answer or a step after which a worker is lost.
     """
 
     seconds_between_looks: ClassVar[float]
@@ -264,8 +265,10 @@ class Pool(ABC):
     asks_for_rows: ClassVar[bool]
     """Whether workers are asked for their rows, from time to time, while their answers are waited for."""
 
-    def __init__(self, role: str, shares: Sequence[slice], timeout: float) -> None:
-        self._role, self._shares, self._timeout = role, shares, timeout
+    def __init__(self, role: str, shares: Sequence[slice], options: EnvironmentOptions) -> None:
+        self._role, self._shares, self._timeout = role, shares, float(options.worker_timeout)
+        self.restarts = options.restarts
+        """Whether a lost worker may be replaced."""
         self._progress: dict[int, tuple[int, float]] = {}
         """For each worker that owes an answer: its number of rows, and when that last changed."""
         self._listened = 0.0
@@ -361,7 +364,7 @@ class Pool(ABC):
             EnvError: if a worker failed.
         """
         progress, waiting = self._progress, list(workers)
-        timeout = self._patience(at_start)
+        timeout = max(self._timeout, SECONDS_TO_START if at_start else 0.0)
         seconds = min(self.seconds_between_looks, timeout / 4)
         if patience is not None:
             seconds = min(seconds, patience)
@@ -391,9 +394,6 @@ class Pool(ABC):
             self._listened = time.monotonic()
             if patience is not None:
                 return
-
-    def _patience(self, at_start: bool) -> float:
-        return max(self._timeout, SECONDS_TO_START if at_start else 0.0)
 
     def _listen_again(self, listened: float) -> None:
         """Do not count the time since `listened` as silence, if rows are known only from answers to questions."""
@@ -433,8 +433,10 @@ class Pool(ABC):
             begin: called with the seed of the new worker when its environments are made.
 
         Raises:
-            EnvError: if it was lost too often in a row.
+            EnvError: if it may not be replaced, or was lost too often in a row.
         """
+        if not self.restarts:
+            raise lost
         while True:
             self._losses[worker] += 1
             self._losses_in_a_row[worker] += 1
@@ -480,8 +482,7 @@ class LocalProcesses(Pool):
         module: the module that a process runs.
         role: the name of a worker in messages.
         shares: the environments of each worker.
-        setup: sent to all workers.
-        timeout: seconds without an answer or a step after which a worker is lost.
+        setup: sent to all workers; has the `options` of the environments.
         layout: the layout of the shared arrays; `stop` and the workers' `heartbeats` are added.
         otherwise: as for `pack`.
     """
@@ -495,12 +496,11 @@ class LocalProcesses(Pool):
         role: str,
         shares: Sequence[slice],
         setup: dict[str, Any],
-        timeout: float,
         *,
         layout: Layout | None = None,
         otherwise: str = IN_THIS_PROCESS,
     ) -> None:
-        super().__init__(role, shares, timeout)
+        super().__init__(role, shares, setup["options"])
         self._module = module
         self._setup = pack(setup, otherwise)  # it names the source or the options if they cannot be pickled
         self._layout = {**(layout or {}), "stop": ((1,), "uint8"), "heartbeats": ((len(shares), 1), "int64")}

@@ -69,11 +69,6 @@ class Work:
     pin_for: torch.device | None
     """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
 
-    @property
-    def timeout(self) -> float:
-        """Seconds without an answer or a step after which a worker is lost."""
-        return float(self.setup["options"].worker_timeout)
-
     def allocate(self) -> Rollout:
         """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
         return Rollout.in_memory(self.setup["layout"], self.pin_for)
@@ -129,7 +124,7 @@ class Processes(LocalProcesses, Transport):
         setup, numbers = {**work.setup, "num_buffers": work.num_buffers}, range(work.num_buffers)
         layout = {f"{name}{i}": spec for i in numbers for name, spec in setup["layout"].items()}
         layout |= PublishedParameters.layout(sum(map(math.prod, setup["shapes"])))
-        super().__init__("hybridppo.runners.worker", "worker", work.shares, setup, work.timeout, layout=layout)
+        super().__init__("hybridppo.runners.worker", "worker", work.shares, setup, layout=layout)
         self._published = PublishedParameters(self.arrays)
         self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
@@ -218,7 +213,7 @@ class Workers:
         """Sums of entries of infos, of the rollout under way."""
         self.on_loss: Callable[[int], None] = self._replaced.add
         """Called with the number of a worker that was lost and replaced."""
-        self._restarts, self._env_seed = options.restarts, plan.env_seed
+        self._env_seed = plan.env_seed
         self.info_names = options.info_metrics
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
@@ -307,16 +302,12 @@ class Workers:
 
     def replace(self, worker: int, error: WorkerLostError) -> None:
         """Start another worker in place of a lost one, if `on_env_error` is "restart"; else raise the error."""
-        if not self._restarts:
-            raise error
 
         def begin(seed: int) -> None:
             for steering in self._steering:
-                self.pool.ask(worker, "steer", (steering,))
-                for _, answer in self.pool.answers([worker]):
-                    problem = answer if isinstance(answer, WorkerLostError) else answer[0][1]
-                    if problem is not None:
-                        raise problem
+                _, problem = self.pool.call(worker, "steer", (steering,))
+                if problem is not None:
+                    raise problem
 
         try:
             self.pool.replace(worker, error, self._seed_of(worker), begin)

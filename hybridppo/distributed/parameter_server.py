@@ -349,7 +349,7 @@ class Learners(Sampler):
         self._server = ray.remote(num_cpus=0, max_concurrency=learners + 2)(ParameterServer).remote(
             pack(setup, ALONE), folders(), max_lag
         )
-        self._pool = RayPool(RemoteLearner, "learner", self._envs, setup, options.worker_timeout)
+        self._pool = RayPool(RemoteLearner, "learner", self._envs, setup)
         self._idle = list(range(learners))
         self._pool.start_all([env_seed + envs.start for envs in self._envs])
         call(self._server.load, *agent.state())

@@ -23,19 +23,16 @@ from hybridppo.environments.base import Environments, EnvState, Steering, Step, 
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
 from hybridppo.environments.pickling import ALONE, pack
+from hybridppo.environments.sub_environments import STEPS_TO_RECOVER
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.runners.filling import Flag
-from hybridppo.runners.processes import Pool, WorkerLostError
+from hybridppo.runners.processes import SECONDS_TO_CLOSE, Pool, WorkerLostError
 from hybridppo.runners.workers import Transport, Work, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 
 SECONDS_BETWEEN_QUESTIONS = 1.0
 """Seconds between questions to an actor about its progress."""
-SECONDS_TO_CLOSE = 5.0
-"""Seconds that actors may take to close their environments before they are killed."""
-STEPS_TO_RECOVER = 100
-"""After this number of steps, losses of a worker of `RayEnvironments` are counted from 0 again."""
 SECONDS_TO_COME_BACK = 10.0
 """Seconds in which Ray's control server may start again. Ray itself ends this process after 60 s."""
 
@@ -113,7 +110,6 @@ class RayPool(Pool):
         role: the name of an actor in messages.
         shares: the environments of each actor.
         setup: the setup of all actors.
-        timeout: seconds without an answer or a step after which an actor is lost.
 
     Raises:
         DistributedError: if Ray cannot store the setup.
@@ -123,10 +119,8 @@ class RayPool(Pool):
     """Seconds within which a request to stop is passed on."""
     asks_for_rows = True
 
-    def __init__(
-        self, kind: type[RayWorker], role: str, shares: Sequence[slice], setup: dict[str, Any], timeout: float
-    ) -> None:
-        super().__init__(role, shares, timeout)
+    def __init__(self, kind: type[RayWorker], role: str, shares: Sequence[slice], setup: dict[str, Any]) -> None:
+        super().__init__(role, shares, setup["options"])
         self._kind = ray.remote(
             num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD",
             concurrency_groups={"control": 1},
@@ -309,12 +303,12 @@ class RayEnvironments(Environments):
         self.waiting = template.waiting
         self._shares = divided(num_envs, num_workers)
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
-        self._restarts, self._seed, self._steps = options.restarts, 0, 0
+        self._seed = self._steps = 0
         self._steering: list[Steering] = []
         spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
-        self._pool = RayPool(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
+        self._pool = RayPool(RemoteEnvironments, role, self._shares, setup)
         self._pool.start_all([0] * num_workers)
 
     def _answers(self, method: str, arguments: Iterable[Any]) -> list[Any]:
@@ -325,7 +319,7 @@ class RayEnvironments(Environments):
         for worker, answer in self._pool.answers(self._pool.workers, together=True):
             answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
         for answer in answers:
-            if isinstance(answer, WorkerLostError) and not self._restarts:
+            if isinstance(answer, WorkerLostError) and not self._pool.restarts:
                 raise answer
         return answers
 
@@ -421,7 +415,7 @@ class RaySamplers(RayPool, Transport):
     """
 
     def __init__(self, work: Work) -> None:
-        super().__init__(RemoteSampler, "sampler", work.shares, work.setup, work.timeout)
+        super().__init__(RemoteSampler, "sampler", work.shares, work.setup)
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
         self._work, self._has_stopped = work, False

@@ -132,7 +132,7 @@ class Scripted(Transport):
     seconds_between_looks, asks_for_rows = 1.0, False
 
     def __init__(self, work: Work) -> None:
-        super().__init__("worker", work.shares, 60.0)
+        super().__init__("worker", work.shares, work.setup["options"])
         self.work = work
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop = bytearray(1)

@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from hybridppo import EnvError
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners import processes
 from hybridppo.runners.processes import LOSSES_IN_A_ROW, Pool, WorkerLostError
+
+OPTIONS = EnvironmentOptions(worker_timeout=8.0, on_env_error="restart")
 
 
 class Starting(Pool):
     """Loses this many of the workers that it starts; keeps the seeds, in the order of the calls."""
 
     def __init__(self, losses: int = 0) -> None:
-        super().__init__("worker", [slice(0, 1), slice(1, 2)], 8.0)
+        super().__init__("worker", [slice(0, 1), slice(1, 2)], OPTIONS)
         self.num_left, self.seeds, self.done = losses, list[int](), list[str]()
 
     def end(self, worker: int) -> None:
@@ -79,7 +82,7 @@ class Timetable(Pool):
     seconds_between_looks = 0.1
 
     def __init__(self, second_answers: float) -> None:
-        super().__init__("worker", [slice(0, 1), slice(1, 2)], 8.0)
+        super().__init__("worker", [slice(0, 1), slice(1, 2)], OPTIONS)
         self.now = 0.0
         self._due = {0: 1.0, 1: second_answers}
         self._is_replaced = False

@@ -241,7 +241,7 @@ def _callbacks(
     found: list[Callback] = []
     if run.self_play is not None:
         folder = None if directory is None else directory.path / "snapshots"
-        found.append(OpponentPools(run.self_play, plan.agent, runner.sampler, folder, runner.group))
+        found.append(OpponentPools(run.self_play, runner, folder))
     if strategy.rank > 0:
         return found
     if run.evaluate_every:

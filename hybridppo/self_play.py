@@ -27,8 +27,7 @@ from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.checkpoints import numbers_named, remove_numbered
 from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.runners.episodes import made_for
-from hybridppo.runners.process_group import SingleProcess
-from hybridppo.runners.sampler import Sampler
+from hybridppo.runners.runner import Runner
 from hybridppo.settings import RunOptions, SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import each_of
@@ -203,10 +202,8 @@ class OpponentPools(Callback):
 
     Args:
         options: the fields of `SelfPlay`.
-        agent: the agent that learns.
-        sampler: its environments are games of self-play.
+        runner: the training, whose environments are games of self-play. The first of its processes writes snapshots.
         folder: the folder for snapshots; None for a temporary one.
-        group: the processes that train together, of which the first writes the snapshots; None for one process.
 
     Raises:
         ConfigurationError: if the agent is not PPO.
@@ -214,18 +211,11 @@ class OpponentPools(Callback):
 
     is_of_library = True
 
-    def __init__(
-        self,
-        options: dict[str, Any],
-        agent: Any,
-        sampler: Sampler,
-        folder: Path | None,
-        group: SingleProcess | None = None,
-    ) -> None:
+    def __init__(self, options: dict[str, Any], runner: Runner, folder: Path | None) -> None:
+        agent: Any = runner.agent
         if not isinstance(agent, (PPO, Policies)):
             raise ConfigurationError(ONLY_PPO)
-        self._options, self._sampler = SelfPlay(**options), sampler
-        self._group = group if group is not None else SingleProcess()
+        self._options, self._sampler, self._group = SelfPlay(**options), runner.sampler, runner.group
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
         self._outage = ThrottledWarning(f"writing a snapshot to {self._folder}")

@@ -30,6 +30,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
 from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.self_play_game import SelfPlayGame
+from hybridppo.runners.process_group import SingleProcess
 from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
@@ -402,9 +403,13 @@ RUN: Any = None
 """The training, which no method needs."""
 
 
+def training_of(agent: Any, sampler: Any) -> Any:
+    return SimpleNamespace(agent=agent, sampler=sampler, group=SingleProcess())
+
+
 def pools_of(sampler: Any, tmp_path: Path, **options: Any) -> OpponentPools:
     agent = hybridppo.PPO(Discrete(4), Discrete(3), SMALL)
-    return OpponentPools(options, agent, sampler, tmp_path)
+    return OpponentPools(options, training_of(agent, sampler), tmp_path)
 
 
 def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
@@ -446,10 +451,9 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
 
 
 def test_other_agents_have_no_opponents(tmp_path: Path) -> None:
+    agent = hybridppo.TD3(Discrete(4), Box(-1.0, 1.0, (1,)), hybridppo.TD3Config())
     with pytest.raises(ConfigurationError, match="self_play is for PPO"):
-        OpponentPools(
-            {}, hybridppo.TD3(Discrete(4), Box(-1.0, 1.0, (1,)), hybridppo.TD3Config()), Steered([]), tmp_path
-        )
+        OpponentPools({}, training_of(agent, Steered([])), tmp_path)
 
 
 def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:

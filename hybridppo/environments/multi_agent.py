@@ -227,9 +227,7 @@ class MultiAgentEnvironment:
 
     def close(self) -> None:
         """Close the environment."""
-        close = getattr(self.env, "close", None)
-        if close is not None:
-            close()
+        getattr(self.env, "close", lambda: None)()
 
     def _slot(self, agent: Any) -> int:
         try:

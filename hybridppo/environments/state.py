@@ -440,10 +440,6 @@ class EpisodeStart:
                 random[path] = state_of_generator(owner[key])
         self._start = {"seed": seed, "options": options, "random": random}
 
-    def find_generators_again(self) -> None:
-        """The environment is a new one."""
-        self._resets = 0
-
     def remember(self, env: Any) -> None:
         """Remember the data after the first reset: `state` leaves out what has not changed since."""
         self._began = self._began or Walk(env).digests()

@@ -134,7 +134,7 @@ class SubEnvironment:
         was, found = ((each.observation_space, each.action_space) for each in (before, self.spaces))
         if found != was:
             raise BadValueError(f"its spaces are {found[0]} and {found[1]}, not {was}")
-        self.episode.find_generators_again()
+        self.episode = EpisodeStart()
         self._begin()
         # The old seed might lead to the same failure. The new seed follows from the old one alone, so that an episode
         # that is sampled again after a resume is the same.
@@ -248,7 +248,7 @@ class SubEnvironments(Environments):
         agents = tuple(map(AgentName, model.env.agents)) if has_agents else ()
         super().__init__(num_envs * max(1, len(agents)), space, actions)
         self.agents = agents
-        self._each_action = partial(_divided, _each_of_agents(actions), len(agents)) if agents else each_of(actions)
+        self._each_action = _by_environment(actions, len(agents)) if agents else each_of(actions)
         is_array = isinstance(space, gym.spaces.Box) and not agents
         self._shape = space.shape if is_array else None
         """The shape of an observation that is copied as it is; None for rows that are encoded already."""
@@ -505,16 +505,15 @@ class SubEnvironments(Environments):
             sub_env.close()
 
 
-def _each_of_agents(space: gym.Space[Any]) -> Callable[[Any], Any]:
-    """A function from a batch to the actions of all columns; policies whose spaces differ have a list of them."""
+def _by_environment(space: gym.Space[Any], num_agents: int) -> Callable[[Any], list[list[Any]]]:
+    """A function from a batch, or a list of the actions of all columns, to the actions of each environment's agents."""
     each = iter if isinstance(space, SpacesOfAgents) else each_of(space)
-    return lambda actions: actions if isinstance(actions, list) else list(each(actions))
 
+    def divided(actions: Any) -> list[list[Any]]:
+        found = actions if isinstance(actions, list) else list(each(actions))
+        return [found[first : first + num_agents] for first in range(0, len(found), num_agents)]
 
-def _divided(each: Callable[[Any], list[Any]], num_agents: int, actions: Any) -> list[list[Any]]:
-    """The actions of the agents of each environment."""
-    found = each(actions)
-    return [found[first : first + num_agents] for first in range(0, len(found), num_agents)]
+    return divided
 
 
 def _made_alike(

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hybridppo.environments.base import Environments, EnvState, Steering, Step
+from hybridppo.environments.base import Environments, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of, require_spaces, two_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
@@ -320,7 +320,7 @@ class TensorEnvironments(Environments):
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
         """Encodes rows of the whole environment."""
         self._rows: Callable[[Any, str], Tensor] = self.on_device
-        self._values: Callable[[str, Any], Tensor] = partial(_values_of, (self.num_envs,), self.device)
+        self._values: Callable[[str, Any], Tensor] = partial(on_device, shape=(self.num_envs,), device=self.device)
         """Encodes observations; and checks a number or a flag for each column."""
         if self.of_agents is not None:
             self._rows, self._values = self.of_agents.encode, self.of_agents.values
@@ -526,17 +526,9 @@ class TensorEnvironments(Environments):
         except failures() as error:
             raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
 
-    def state(self) -> list[EnvState]:
-        """Refused: the sampler saves `tensors_of_state`."""
-        raise EnvStateError(f"the state of {self.name} is made of tensors")
-
     def _close(self) -> None:
         if self._owns and callable(getattr(self.env, "close", None)):
             self.env.close()
-
-
-def _values_of(shape: tuple[int, ...], device: torch.device, name: str, found: Any) -> Tensor:
-    return on_device(name, found, shape, device)
 
 
 def on_host(tensor: Tensor) -> Array:

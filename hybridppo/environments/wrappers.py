@@ -1,5 +1,6 @@
 """Wrappers of environments: action masks in observations, and stacks of observations."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -164,7 +165,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._space = StackedFrames(env.observation_space, require_whole("num_frames", num_frames))
         self.observation_space = self._space
-        self._stack = np.zeros(self._space.shape, self._space.dtype)
+        self._frames: deque[Any] = deque(maxlen=num_frames)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The first observation, repeated.
@@ -173,8 +174,8 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
             BadValueError: if its shape is not that of its space.
         """
         observation, info = two_of(self.env.reset(seed=seed, options=options))
-        self._stack = self._space.stack([self._checked(observation)] * self._space.num_frames)
-        return self._stack.copy(), info
+        self._frames += [self._checked(observation)] * self._space.num_frames
+        return self._space.stack(list(self._frames)), info
 
     def step(self, action: Any) -> Any:
         """The last observations.
@@ -183,11 +184,11 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
             BadValueError: as for `reset`.
         """
         observation, *others = five_of(self.env.step(action))
-        self._stack = self._space.pushed(self._stack, self._checked(observation))
-        return (self._stack.copy(), *others)
+        self._frames.append(self._checked(observation))
+        return (self._space.stack(list(self._frames)), *others)
 
     def _checked(self, observation: Any) -> Any:
-        array = np.asarray(observation)
+        array = np.array(observation)  # a copy: the environment may reuse its array
         if array.shape != self._space.frame.shape:
             shape = self._space.frame.shape
             raise BadValueError(f"its observation is of shape {array.shape}, and its space has {shape}")

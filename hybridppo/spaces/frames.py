@@ -88,8 +88,6 @@ class StackedFrames(gym.spaces.Box):
         self.frames = FrameLayout(num_frames, math.prod(frame.shape), image)
         self.image = None if image is None else replace(image, channels=num_frames * image.channels)
         """The layout of a stack of images; else None."""
-        self.axis = 0 if image is None or image.channels_first else 2
-        """The axis along which frames are stacked."""
         low, high = (self.stack([bound] * num_frames) for bound in (frame.low, frame.high))
         super().__init__(low, high, dtype=frame.dtype)
 
@@ -97,14 +95,7 @@ class StackedFrames(gym.spaces.Box):
         """A stack of `K` observations, oldest first."""
         if self.frames.image is None or self.frame.shape == self.frames.image.shape[1:]:
             return np.stack(observations)
-        return np.concatenate(observations, axis=self.axis)
-
-    def pushed(self, stack: Array, observation: Array) -> Array:
-        """A new stack without the oldest observation and with a new one."""
-        oldest = stack.shape[self.axis] // self.num_frames
-        others = stack[oldest:] if self.axis == 0 else stack[:, :, oldest:]
-        shape = (1, *self.frame.shape) if self.frames.image is None else self.frames.image.shape
-        return np.concatenate((others, observation.reshape(shape)), axis=self.axis)
+        return np.concatenate(observations, axis=0 if self.frames.image.channels_first else 2)
 
     def __repr__(self) -> str:
         return f"StackedFrames({self.frame}, {self.num_frames})"

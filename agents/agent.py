@@ -216,10 +216,7 @@ class PolicyAgent:
                 f"an agent is made for two spaces, got {observation_space!r}: train one with hybridppo.train(ENV, "
                 "total_steps=..., config=...)"
             )
-        config = self._config_type() if config is None else config
-        if not isinstance(config, self._config_type):
-            raise ConfigurationError(f"config must be {self._config_type.__name__}(...), got {shown(config)}")
-        self.config = config
+        self.config = config = self._config_type() if config is None else config
         self._schedules = Scheduled(schedules, config)
         self.observation_space, self.action_space = observation_space, action_space
         self._encode = ObservationEncoder(observation_space)
@@ -247,6 +244,8 @@ class PolicyAgent:
 
     @config.setter
     def config(self, config: Any) -> None:
+        if not isinstance(config, self._config_type):
+            raise ConfigurationError(f"config must be {self._config_type.__name__}(...), got {shown(config)}")
         before = vars(self).get("_config", config)
         changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
         if changed:

@@ -34,8 +34,8 @@ from hybridppo.errors import (
     shown,
     shown_name,
 )
+from hybridppo.networks.actors import Moments
 from hybridppo.networks.modes import depend_on_training, float32_products, noise_from
-from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
 from hybridppo.rollouts.rollout import MemoryLayout

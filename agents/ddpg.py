@@ -30,7 +30,7 @@ from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.modes import Precision, learning_mode, share_buffers
-from hybridppo.networks.parameters import FlatParameters, PartAdam
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.spaces.masks import MaskedObservation
@@ -197,7 +197,6 @@ class DDPG(PolicyAgent):
     """Name of the agent in files."""
     _config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
     config: DDPGConfig
-    optimizer: PartAdam
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class DDPG(PolicyAgent):
             self.actor, self.critics = self.make_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        self.optimizer = PartAdam(self.parameters, self._learning_rates())
+        self.optimizer = FlatAdam(self.parameters, self._learning_rates(), apart=True)
         # Beside the moments, so that a placement moves them together.
         values = self.parameters.values.data
         self.optimizer.state[self.parameters.values] |= {

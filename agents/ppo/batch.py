@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.normalization import (
+from hybridppo.networks.actors import (
     Moments,
     NormalizedNetwork,
     ObservationNormalizer,

@@ -39,10 +39,10 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, message_of, shown
 from hybridppo.interfaces import Metrics
+from hybridppo.networks.actors import NormalizedNetwork
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.mlp import has_gradient_hooks
 from hybridppo.networks.modes import require
-from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatAdam, FlatParameters, require_float32
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout

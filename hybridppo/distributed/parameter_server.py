@@ -29,8 +29,8 @@ from hybridppo.environments.packages import source_here, to_send
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Metrics
+from hybridppo.networks.actors import Moments
 from hybridppo.networks.modes import float32_products
-from hybridppo.networks.normalization import Moments
 from hybridppo.placements.placement import SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.counts import Counts

@@ -16,7 +16,7 @@ from torch import Tensor
 from hybridppo.agents.agent import Exchange
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.networks.normalization import Moments, joint_moments, moments_of
+from hybridppo.networks.actors import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.runners.process_group import SingleProcess
 

@@ -216,6 +216,7 @@ class FlatAdam:
         learning_rates: the learning rate of each network, by name.
         betas: decay of the first and second moments.
         eps: added to the root of the second moment.
+        apart: whether each network has its own number of steps (`step_part`), because one learns less often.
     """
 
     def __init__(
@@ -225,17 +226,18 @@ class FlatAdam:
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        apart: bool = False,
     ) -> None:
         self._parameters, self.betas, self.eps = parameters, betas, eps
-        values = parameters.values
+        values, steps = parameters.values, [f"step_{name}" for name in learning_rates] if apart else ["step"]
         self.state: dict[Tensor, dict[str, Tensor]] = {
             values: {
-                "step": torch.zeros((), device=values.device),
+                **{name: torch.zeros((), device=values.device) for name in steps},
                 "exp_avg": torch.zeros_like(values.data),
                 "exp_avg_sq": torch.zeros_like(values.data),
             }
         }
-        """`step` and both moments for the flat parameter, as torch's optimizers keep them."""
+        """The number of steps and both moments for the flat parameter, as torch's optimizers keep them."""
         self._rates_on_device: dict[str, Tensor] = {}
         self.set_learning_rates(learning_rates)
 
@@ -278,6 +280,12 @@ class FlatAdam:
         for name, learning_rate in rates.items():
             self._step(self._parameters.range_of(name), step, learning_rate)
 
+    def step_part(self, name: str) -> None:
+        """Step one network, if they are `apart`; the parameters and moments of the others stay as they are."""
+        step = self.state[self._parameters.values][f"step_{name}"]
+        step.add_(1.0)
+        self._step(self._parameters.range_of(name), step, (self._rates_on_device or self.learning_rates)[name])
+
     def _step(self, part: slice | None, step: Tensor, learning_rate: float | Tensor) -> None:
         """Step a part of the parameters; None for all."""
         slots = self.state[self._parameters.values]
@@ -288,31 +296,3 @@ class FlatAdam:
             lr=learning_rate, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
             weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
-
-
-class PartAdam(FlatAdam):
-    """`FlatAdam` with a step count for each network, for agents that step the actor less often than the critic.
-
-    Args:
-        parameters: the buffer and its gradient.
-        learning_rates: the learning rate of each network, by name.
-    """
-
-    def __init__(self, parameters: FlatParameters, learning_rates: Mapping[str, float]) -> None:
-        super().__init__(parameters, learning_rates)
-        slots = self.state[parameters.values]
-        del slots["step"]
-        for name in learning_rates:
-            slots[f"step_{name}"] = torch.zeros((), device=parameters.values.device)
-
-    def step(self) -> None:
-        """Step all networks."""
-        for name in self.learning_rates:
-            self.step_part(name)
-
-    def step_part(self, name: str) -> None:
-        """Step one network; the parameters and moments of the others stay as they are."""
-        step = self.state[self._parameters.values][f"step_{name}"]
-        step.add_(1.0)
-        rates = self._rates_on_device or self.learning_rates
-        self._step(self._parameters.range_of(name), step, rates[name])

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.networks.actors import Network
+from hybridppo.networks.actors import Network, ObservationNormalizer
 from hybridppo.networks.mlp import MLP, EmptyLinear, initialised, linears
-from hybridppo.networks.normalization import ObservationNormalizer
 from hybridppo.spaces.rows import RowLayout
 
 

@@ -50,11 +50,9 @@ class EpisodeStatistics:
         self._running_return, self._running_length = returns[-1].copy(), lengths[-1].copy()
         if broken_off is not None:
             ended = ended | broken_off
-        steps, envs = np.nonzero(ended)  # in the order of their ends
+        envs, steps = np.nonzero(ended.T)  # sorted by environment
         if not len(envs):
             return
-        by_env = np.argsort(envs, kind="stable")  # sorted by environment
-        steps, envs = steps[by_env], envs[by_env]
         totals, counts = returns[steps, envs], lengths[steps, envs]
         follows = np.concatenate(([False], envs[1:] == envs[:-1]))  # a later end of the same environment
         is_last = np.concatenate((~follows[1:], [True]))
@@ -62,8 +60,7 @@ class EpisodeStatistics:
         self._running_length[envs[is_last]] -= counts[is_last]
         totals[1:] -= np.where(follows[1:], totals[:-1], 0.0)
         counts[1:] -= np.where(follows[1:], counts[:-1], 0)
-        order = np.empty_like(by_env)
-        order[by_env] = np.arange(len(by_env))
+        order = np.lexsort((envs, steps))  # of their ends
         if broken_off is not None:
             order = order[~broken_off[steps[order], envs[order]]]
         latest = order[-self._window :]

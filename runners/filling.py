@@ -267,10 +267,8 @@ class EpisodeMemory:
         """Take the state from the actor."""
         self._state = actor.state
 
-    def before(self, step: int, actor: Any, starts: Array | None, states: Array | None) -> None:
+    def before(self, step: int, actor: Any, starts: Array, states: Array) -> None:
         """Called before a step: forget ended episodes, write `starts[step]`, and write a state if due."""
-        assert starts is not None  # the rollout was laid out for a recurrent actor
-        assert states is not None
         starts[step] = self._starts
         self.forget(actor)
         if step % self._layout.sequence_length == 0 and not self._in_turns:

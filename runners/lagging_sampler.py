@@ -24,7 +24,6 @@ from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.rollout import FinalObservations, Rollout
-from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan, Sampler
@@ -60,8 +59,8 @@ class Part:
     infos: list[Sums] = field(default_factory=list)
     seconds: float = 0.0
     """The seconds that the steps took."""
-    counted: CountedRows | None = None
-    """Its rows, when they are counted."""
+    counted: Any = None
+    """Its `CountedRows`, when they are counted."""
 
     def oldest(self) -> int:
         """The oldest version that acted."""
@@ -301,7 +300,6 @@ class LaggingSampler(Sampler):
             number, place = divmod(i, self._num_parts)
             envs, rows = slice(number * width, (number + 1) * width), slice(place * steps, (place + 1) * steps)
             counted = part.counted
-            assert counted is not None
             ours = self._buffers[self._turn_of(part)].of(self._envs[part.worker])
             for name, array in ours.columns().items():
                 if name != "noise":

@@ -57,7 +57,7 @@ class UnfinishedRollout:
     filled: int = 0
     """The number of its rows; only set while it is not being filled."""
     finals: FinalObservations = field(default_factory=list)
-    actor: SamplingActor | None = None
+    actor: Any = None
     """The actor that it was last continued with."""
     is_running: bool = False
     """Whether it is being filled."""
@@ -164,7 +164,6 @@ class Sampler:
         self._steer_due()
         rollout = self._read(unfinished)
         if rollout is None:
-            assert unfinished.actor is not None  # set when the rollout was begun or continued
             return self.collect(unfinished.actor)
         return rollout
 
@@ -635,8 +634,7 @@ def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -
         raise ValueError(f"{name} is {is_found}, not {is_like}")
 
 
-def load_into(name: str, mine: Tensor, saved: Tensor | None) -> None:
+def load_into(name: str, mine: Tensor, saved: Any) -> None:
     """Write a saved tensor into `mine`."""
     require_like(name, saved, mine)
-    assert saved is not None
     mine.copy_(saved)

@@ -20,7 +20,6 @@ from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import whole
 
@@ -189,8 +188,8 @@ class OffPolicyData(OnPolicyData):
             )
         self._is_due = False
         self._restarts_seen = sampler.counts.env_restarts
-        self._files: ReplayRows | None = None
-        """The files of the rows; None without a run directory."""
+        self._files: Any = None
+        """The files of the rows, `ReplayRows`; None without a run directory."""
         self._needed_from: list[int] = []
         """The total of rows at each of the newest checkpoints."""
 
@@ -250,7 +249,6 @@ class OffPolicyData(OnPolicyData):
         self._agent.require_finite()
         if self._files is None:
             self._open(directory, [])  # without the rest of a process that was killed before its first checkpoint
-        assert self._files is not None
         self._files.forget_lost()
         start = max(self._files.end, self.replay.total - self.replay.size)
         self._files.append(start, self.replay.total, self.replay.rows, self.replay.bytes_per_row)
@@ -261,7 +259,6 @@ class OffPolicyData(OnPolicyData):
         Raises:
             OSError: if they cannot be deleted.
         """
-        assert self._files is not None  # `before_checkpoint` has made it
         self._count_checkpoint()
         self._needed_from = self._needed_from[-keep:]
         self._files.pieces = self._files.needed_since(self._needed_from[0] - self.replay.capacity)
@@ -290,7 +287,6 @@ class OffPolicyData(OnPolicyData):
         """Restore a saved state, and the files beside it; their later rows are deleted."""
         replay = state["replay"]
         self._open(directory, replay["pieces"])
-        assert self._files is not None
         self.replay.load_state(replay, self._files.read(whole(replay, "oldest")))
         self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
         self._count_checkpoint()

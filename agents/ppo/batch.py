@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
@@ -48,10 +47,10 @@ class Batch(Columns):
     values: Tensor
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None = None
+    weights: Any = None
     """With a pool or a decoupled correction of lag, `[B]`: the probability of each action before the update, divided by
     its probability when it was taken; at most 1 without a pool."""
-    shares: Tensor | None = None
+    shares: Any = None
     """With a pool, `[B]`: by what the clip range is multiplied in this update; the same in every row."""
     old_outputs: Tensor | None = None
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
@@ -63,9 +62,9 @@ class Batch(Columns):
     """With an axis of time, `[S, state]`: the actor's states before the sequences."""
     critic_states: Any = None
     """The critic's, `[S, state]`."""
-    starts: NDArray[np.bool_] | None = None
+    starts: Any = None
     """With an axis of time, `[L, S]` on the host: whether an observation is the first of its episode."""
-    valid: NDArray[np.bool_] | None = None
+    valid: Any = None
     """With an axis of time, `[L, S]` on the host: which rows are steps."""
 
     def __init__(self, **columns: Any) -> None:
@@ -127,19 +126,16 @@ class Batch(Columns):
 
     @cached_property
     def _places_of_steps(self) -> Tensor:
-        assert self.valid is not None
         return sent(np.flatnonzero(self.valid), self.device)
 
     @cached_property
     def _valid_there(self) -> Tensor:
         """`valid` on the device of all columns."""
-        assert self.valid is not None
         return sent(self.valid, self.device)
 
     @cached_property
     def _segments(self) -> Segments:
         """The sequences cut at episode starts."""
-        assert self.starts is not None
         return Segments(self.starts, self.device)
 
     def explained_variance(self) -> Tensor:

@@ -9,7 +9,7 @@ the policy before the update, with a clip range of `c / w` for each sample. So a
 the policy before the update, advantages multiplied by `w`, and a clip range for each row; the loss is PPO's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class Pool(nn.Module):
         self.size = size
         self.rate = 1.0
         """Factor of the actor's learning rate."""
-        self._kept = nn.ModuleList()  # modules, so that their buffers move with the agent
+        self._kept: Any = nn.ModuleList()  # modules, so that their buffers move with the agent
         self._count = 0
 
     def rollouts(self, newest: Any, version: int) -> tuple[list[Any], float]:
@@ -74,7 +74,7 @@ class Pool(nn.Module):
             version: version of the agent's parameters.
         """
         num_parts = len(newest.parts)
-        pooled = [newest, *(in_parts(kept.rollout(), num_parts) for kept in self._rollouts())][: self.size]
+        pooled = [newest, *(in_parts(kept.rollout(), num_parts) for kept in self._kept)][: self.size]
         self._count = len(pooled)
         return pooled, len(pooled) / sum(version - one.version + 1 for one in pooled)
 
@@ -83,8 +83,6 @@ class Pool(nn.Module):
 
         The first is the total variation between the policies before and after it, estimated from the pooled actions.
         """
-        assert batch.weights is not None
-        assert batch.shares is not None
         ratio = (log_probs - batch.log_probs).exp()
         return [0.5 * (batch.weights * (ratio - 1.0).abs()).mean(), batch.shares[:1].sum(), batch.weights.mean()]
 
@@ -97,7 +95,7 @@ class Pool(nn.Module):
         variation, share, weight = measured
         if variation > 0.5 * share * clip_range:
             self.rate /= 1.0 + LEARNING_RATE_STEP
-        kept = [_Kept(newest.whole().map(torch.clone)), *self._rollouts()]
+        kept = [_Kept(newest.whole().map(torch.clone)), *self._kept]
         self._kept = nn.ModuleList(kept[: self.size - 1])
         return {"pool_rollouts": float(self._count), "pool_weight_mean": weight, "total_variation": variation}
 
@@ -105,14 +103,9 @@ class Pool(nn.Module):
         """Fill the pool with copies of this rollout."""
         self._kept = nn.ModuleList(_Kept(rollout.map(torch.clone)) for _ in range(self.size - 1))
 
-    def _rollouts(self) -> Iterator["_Kept"]:
-        for module in self._kept:
-            assert isinstance(module, _Kept)
-            yield module
-
     def state(self) -> dict[str, Any]:
         """The state of `load_state` besides its tensors, as JSON."""
-        return {"pool_rate": self.rate, "pool_versions": [kept.version for kept in self._rollouts()]}
+        return {"pool_rate": self.rate, "pool_versions": [kept.version for kept in self._kept]}
 
     def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any], like: Tensor) -> None:
         """Restore the result of `state`, on the device of `like`, with room for the rollouts of a checkpoint."""
@@ -121,7 +114,7 @@ class Pool(nn.Module):
         for i, version in enumerate(state["pool_versions"]):
             prefix = f"pool._kept.{i}."
             saved = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            own: dict[str, Any] = {name: like.new_empty(t.shape, dtype=t.dtype) for name, t in saved.items()}
+            own = {name: like.new_empty(t.shape, dtype=t.dtype) for name, t in saved.items()}
             kept.append(_Kept(Rollout(**own, version=int(version))))
         self._kept = nn.ModuleList(kept)
 
@@ -136,5 +129,4 @@ class _Kept(nn.Module):
             self.register_buffer(name, tensor)
 
     def rollout(self) -> Rollout:
-        tensors: dict[str, Any] = dict(self.named_buffers())
-        return Rollout(**tensors, version=self.version)
+        return Rollout(**dict(self.named_buffers()), version=self.version)

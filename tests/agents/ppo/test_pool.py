@@ -124,7 +124,7 @@ def test_the_newest_rollouts_are_kept_and_nothing_else() -> None:
     agent, rollouts, metrics = agent_and_rollouts(CONFIG, 5)
     assert [m["pool_rollouts"] for m in metrics] == [1.0, 2.0, 3.0, 3.0, 3.0]
     assert isinstance(agent._pool, Pool)
-    kept = [one.rollout() for one in agent._pool._rollouts()]
+    kept = [one.rollout() for one in agent._pool._kept]
     assert [one.version for one in kept] == [4, 3]
     for ours, theirs in zip(kept, (rollouts[4], rollouts[3]), strict=True):
         for name, tensor in theirs.columns().items():

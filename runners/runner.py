@@ -145,8 +145,11 @@ class Runner:
         self.group.leave()
         self.sampler.give_up(message_of(cause))
         if self.group.size > 1 and self.data.is_due:
-            self.data.drop()
-            self.sampler.counts.env_steps = self.steps_learned
+            self.drop_rollout()
+
+    def drop_rollout(self) -> None:
+        """Forget the rollout that was sampled and not learned from."""
+        self.data.rollout, self.sampler.counts.env_steps = None, self.steps_learned
 
     @property
     def is_stopping(self) -> bool:

@@ -52,7 +52,7 @@ class SharedGather:
         self._count += 1
         _fence()
         self._counts[self._rank] = self._count
-        self._wait(lambda: bool(self._counts.min() >= self._count))
+        self._wait()
         _fence()
         return everything
 
@@ -75,11 +75,11 @@ class SharedGather:
         self._rows = mapped[:num_rows].view(2, self._size, self._capacity)
         self._counts = mapped[num_rows:].view(torch.int64).view(self._size, -1)[:, 0].numpy()
 
-    def _wait(self, all_have_come: Callable[[], bool]) -> None:
+    def _wait(self) -> None:
         """Wait for the other processes: without sleep at first, then with longer and longer sleeps."""
         begun = checked = time.perf_counter()
         asleep, longest = SECONDS_ASLEEP
-        while not all_have_come():
+        while self._counts.min() < self._count:
             now = time.perf_counter()
             if now - begun < SECONDS_AWAKE:
                 _let_others_work()

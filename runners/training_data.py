@@ -139,10 +139,6 @@ class OnPolicyData:
         """Whether an update has begun and not ended."""
         return self._version_before is not None
 
-    def drop(self) -> None:
-        """Forget what was sampled and not learned from."""
-        self.rollout = None
-
     def before_checkpoint(self, directory: Any) -> None:
         """Write what belongs to the next checkpoint and stands in files beside it. Here, there is nothing."""
 

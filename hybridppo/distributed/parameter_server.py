@@ -438,6 +438,5 @@ class CentralRunner(Runner):
 
     def run(self) -> Metrics:  # noqa: D102 - as in the base
         if self.data.rollout is not None:  # sampled under another `distributed=`, and not learned from
-            self.data.drop()
-            self.sampler.counts.env_steps = self.steps_learned
+            self.drop_rollout()
         return super().run()

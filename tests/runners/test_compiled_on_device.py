@@ -359,6 +359,8 @@ def test_a_rollout_under_way_on_the_host_is_not_ended_on_a_device(stand_in: str)
     tensors, state = host.state()
     assert state["under_way"] is not None
     sampler, _ = device_sampler(Hunt, stand_in)
+    assert sampler.load_state(tensors, state, env_seed=1) is None  # without a step, it begins in another way
+    state["under_way"]["filled"] = 1
     assert "not on a device" in str(sampler.load_state(tensors, state, env_seed=1))
 
 

@@ -21,7 +21,6 @@ from hybridppo.environments.packages import (
     env_of_id,
     import_modules,
     is_atari,
-    note_of,
     package_of,
     require_limit,
     require_package,
@@ -93,7 +92,7 @@ def make_environments(
             make = _maker_of(source, num_envs, options, threads)
             environments = _made_by(make, num_envs, options, first, own_number, copies)
         environments.clips_rewards = is_atari(source)
-        if note := note_of(source):
+        if note := package_of(source).note:
             logger.info("%s: %s", source, note)
     elif is_tensor_env(source):
         environments = _of_tensors(source, None if own_number else num_envs, options, owns=False)
@@ -106,16 +105,12 @@ def make_environments(
         raise ConfigurationError(f"{what}, got {shown(source)}{_lacking(source)}")
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
-    try:
+    environments.keeps_finals = isinstance(options, CriticsOptions) and options.keeps_finals
+    with closed_if_refused(environments):
         if (problem := _misfit(options, environments)) is not None:
             raise ConfigurationError(problem)
-        environments.keeps_finals = isinstance(options, CriticsOptions) and options.keeps_finals
         if options.info_metrics:
             environments.measure_infos(options.info_metrics)
-    except ConfigurationError:
-        with warned_of_closing(f"the {type(environments).__name__}"):
-            environments.close()
-        raise
     return environments
 
 
@@ -129,7 +124,7 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
             "self_play or the other agents, or use hybridppo.TwoPlayers of a gymnasium environment"
         )
     is_special = environments.agents or environments.is_compiled or environments.device is not None
-    if isinstance(options, CriticsOptions) and options.keeps_finals and is_special:
+    if environments.keeps_finals and is_special:
         kinds = "environments of one agent that are neither compiled nor of tensors"
         return f"keeps_final_observations of the agent's class is for {kinds}: leave it out"
     if (observes := _critics_observe(options)) != "own" and not environments.agents:
@@ -210,7 +205,7 @@ def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: 
     require_limit(env_kwargs)
     is_limited = env_kwargs.get("max_episode_steps", 1) not in (None, NO_LIMIT)
     may_be_vector = options.vectorization == "auto" and not options.needs_copies and is_limited
-    if package is not None and package.vector is not None:
+    if package.vector is not None:
         kind = f"{source!r}, which has a vector and preprocessing of its own"
         options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")
         if may_be_vector:
@@ -225,7 +220,7 @@ def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: 
 
 
 @contextlib.contextmanager
-def _errors_named(source: str, env_kwargs: dict[str, Any]) -> Iterator[None]:
+def _errors_named(source: EnvSource, env_kwargs: dict[str, Any]) -> Iterator[None]:
     """A context in which errors of gymnasium name the id."""
     try:
         yield
@@ -279,12 +274,12 @@ def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: b
 
 @contextlib.contextmanager
 def closed_if_refused(made: Any) -> Iterator[None]:
-    """A context that closes what a function made if it raises."""
+    """A context that closes an environment, or several, if it raises."""
     try:
         yield
     except BaseException:
         if callable(close := getattr(made, "close", None)):
-            with warned_of_closing(f"the {type(made).__name__} that the function made"):
+            with warned_of_closing(f"the {type(made).__name__}"):
                 close()
         raise
 
@@ -328,10 +323,8 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
 
     import_modules(options.imports)
     source = source_of(source)
-    try:
+    with _errors_named(source, {}):
         return compiled_form(spec_of(source).id if isinstance(source, str) else source)
-    except (gym.error.Error, ImportError) as error:
-        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
 
 
 def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:

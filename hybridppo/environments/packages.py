@@ -219,7 +219,7 @@ class Package:
     """Makes its vector, if its environments exist only as vectors: id, `num_envs`, `episodic_life`, threads."""
     register: Callable[[], object] = lambda: None
     """Called once it is imported."""
-    wrapper: Callable[[Any], Any] = lambda env: env
+    wrapper: Callable[["gym.Env[Any, Any]"], "gym.Env[Any, Any]"] = lambda env: env
     """Wraps environments, if they need it."""
     note: str = ""
     """A note for users of its environments."""
@@ -243,11 +243,14 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def package_of(env_id: object) -> Package | None:
-    """The package of an id, if it is one of `PACKAGES`; else None."""
-    if not isinstance(env_id, str):
-        return None
-    return next((package for package in PACKAGES if env_id.startswith(package.prefixes)), None)
+OTHERS = Package((), "", "")
+"""Stands for all ids of other packages."""
+
+
+def package_of(env_id: object) -> Package:
+    """The package of an id, if it is one of `PACKAGES`; else `OTHERS`."""
+    own = (package for package in PACKAGES if isinstance(env_id, str) and env_id.startswith(package.prefixes))
+    return next(own, OTHERS)
 
 
 def require_package(env_id: str) -> None:
@@ -257,7 +260,7 @@ def require_package(env_id: str) -> None:
         EnvError: if it is not installed; it names the extra that installs it.
     """
     package = package_of(env_id)
-    if package is None or env_id in gym.registry:
+    if package is OTHERS or env_id in gym.registry:
         return
     try:
         importlib.import_module(package.module)
@@ -265,12 +268,6 @@ def require_package(env_id: str) -> None:
     except ImportError as error:
         what = f"environment {env_id!r} needs {package.module}, which cannot be imported"
         raise EnvError(f"{what} ({error}): {pip_install(package.extra)}") from error
-
-
-def note_of(env_id: object) -> str:
-    """A note for users of an environment; "" if there is none."""
-    package = package_of(env_id)
-    return package.note if package is not None else ""
 
 
 def is_atari(env_id: str) -> bool:
@@ -305,14 +302,14 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
     import_modules(imports)
     require_package(env_id)
     package = package_of(env_id)
-    if package is not None and package.vector is not None:
+    if package.vector is not None:
         vector = package.vector(env_id, 1, episodic_life, 1)
         return OneOfVector(vector, vector.metadata["autoreset_mode"])
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
     require_limit(env_kwargs)
     env = gym.make(spec_of(env_id).id, **env_kwargs)
-    return env if package is None else package.wrapper(env)
+    return package.wrapper(env)
 
 
 def require_limit(env_kwargs: Mapping[str, Any]) -> None:
@@ -429,10 +426,10 @@ def to_send(source: Any) -> Any:
         return source
     require_package(source)
     package = package_of(source)
-    if package is not None and package.vector is not None:
+    if package.vector is not None:
         return source
     spec = spec_of(source)
-    if package is not None and str(spec.entry_point).startswith(package.module):
+    if package is not OTHERS and str(spec.entry_point).startswith(package.module):
         return source
     points = {name: str(getattr(spec, name)).partition(":") for name in ("entry_point", "vector_entry_point")}
     # `__main__` is another module there.

@@ -22,7 +22,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
-from hybridppo.environments.packages import import_modules, note_of
+from hybridppo.environments.packages import import_modules, package_of
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
@@ -187,7 +187,7 @@ def check_env(
     require_seconds("seconds", seconds)
     import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))
-    if note := note_of(env):
+    if note := package_of(env).note:
         report.add("note", note)
     if isinstance(env, str):  # gymnasium makes no environments of several agents
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)

@@ -20,6 +20,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import (
     ATARI,
     ENV_POOL,
+    OTHERS,
     OneOfVector,
     make_env,
     package_of,
@@ -213,7 +214,7 @@ def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
     env = make_env("CartPole-v1")
     assert env.spec is not None
     assert env.spec.id == "CartPole-v1"
-    assert package_of("CartPole-v1") is None
+    assert package_of("CartPole-v1") is OTHERS
     assert package_of(f"{ATARI}Pong-v5") is not package_of(f"{ENV_POOL}Pong-v5")
 
 

@@ -318,7 +318,7 @@ class PPO(PolicyAgent):
             parts: list[Batch] = []
             for one, of_one in zip(rollouts, rewards, strict=True):
                 part, memory = one.parts[number], self.critic_memory
-                steps = self.prepared(part, of_one[number], loop.backend, share)
+                steps = self.prepared(part, of_one[number], loop.backend, pool_share=share)
                 parts.append(steps.map(part.steps) if memory is None else memory.sequences(steps, part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
             batches.append(self._completed(batch, loop.backend, is_current=is_current))

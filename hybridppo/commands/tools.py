@@ -23,7 +23,6 @@ from hybridppo.loading import load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.episodes import Evaluation
-from hybridppo.settings import fields_of
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 
@@ -31,8 +30,25 @@ if TYPE_CHECKING:
     from hybridppo.tools.play import Played
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Acts(Command):
+    """A command in which an agent acts."""
+
+    env: str | None = None
+    """The environment: an id, or a function as module:function; None for the run's own. An agent's file needs it."""
+    env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments of the environment in place of those in training, as a JSON object."""
+    seed: int = 0
+    """Seed of the environments and of sampled actions."""
+    deterministic: bool = True
+    """Take the most probable actions. `evaluate` with others draws them at random."""
+    checkpoint: WhichCheckpoint = "latest"
+    """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
+    were any, else of 100 episodes of training."""
+
+
 @dataclass(frozen=True)
-class Evaluate(Command):
+class Evaluate(_Acts):
     """Run whole episodes with an agent of a run, or of a file; or with others, let each agent play against each other.
 
     A table then has the score of each agent against each other one: a win counts 1, a draw 0.5. Agents draw their
@@ -43,19 +59,8 @@ class Evaluate(Command):
     """The run's folder, or an agent's file."""
     others: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="OTHER...")] = ()
     """Folders of other runs, or agents' files, to play against."""
-    env: str | None = None
-    """The environment: an id, or a function as module:function; None for the run's own. An agent's file needs it."""
-    env_kwargs: dict[str, Any] | None = None
-    """Keyword arguments of the environment in place of those in training, as a JSON object."""
     episodes: int = 20
     """Number of episodes; with others, number of games of each pair."""
-    seed: int = 0
-    """Seed of the environments and of sampled actions."""
-    deterministic: bool = True
-    """Take the most probable actions. Has no effect with others: actions are then drawn at random."""
-    checkpoint: WhichCheckpoint = "latest"
-    """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
-    were any, else of 100 episodes of training."""
     json: bool = False
     """Print the result as JSON."""
     progress: bool = True
@@ -152,27 +157,17 @@ class Report(Command):
 
 
 @dataclass(frozen=True)
-class Play(Command):
+class Play(_Acts):
     """Record episodes of the agent of a run, or of a file, in a video, or show them in a window."""
 
     run_dir: RunDir
     """The run's folder, or an agent's file."""
     output: Path | None = None
     """The video, .mp4; None for video.mp4 in the run's folder, or beside an agent's file for one of its name."""
-    env: str | None = None
-    """The environment: an id, or a function as module:function; None for the run's own. An agent's file needs it."""
-    env_kwargs: dict[str, Any] | None = None
-    """Keyword arguments of the environment in place of those in training, as a JSON object."""
     episodes: int = 1
     """Number of episodes."""
     window: bool = False
     """Show the episodes in the environment's own window, without a video."""
-    seed: int = 0
-    """Seed of the environment and of sampled actions."""
-    deterministic: bool = True
-    """Take the most probable actions."""
-    checkpoint: WhichCheckpoint = "latest"
-    """The latest checkpoint, or the best."""
     against: Path | None = None
     """Another run, or an agent's file. Its agent has all players but the first."""
     most_steps: int | None = None
@@ -404,12 +399,7 @@ class Tune(Command):
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks that every trial starts from. Needs hidden_sizes,
     activation and normalize_observations in --fixed."""
-    placement: Literal["cpu", "cuda", "migrate", "hybrid", "overlap"] = "cpu"
-    """Where every trial samples and learns. Each trial has one core."""
-    sampling_device: str | None = None
-    """Where migrate, hybrid and overlap sample; None for cpu."""
-    learning_device: str | None = None
-    """Where migrate, hybrid and overlap learn; None for cuda."""
+    placement: Annotated[PlacementOptions, tyro.conf.arg(name="")] = field(default=PlacementOptions("cpu"))
     output: Path = Path("tune")
     """The folder of the search."""
     jobs: int | None = None
@@ -423,17 +413,17 @@ class Tune(Command):
         """Search, and print the best settings."""
         from hybridppo.tools.tune import tune
 
-        placement = PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
-        options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
-        entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
+        options = {**self.arguments("env_id", "environment"), "placement": self.placement.resolve()}
+        entry = tune(self.env_id, **options, **asdict(self.environment))
         assert entry.return_here is not None  # a search has measured it
         show(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
         show(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 
     def _flags_of_train(self) -> list[str]:
         """The flags of `train` that train like the trials, with the best settings."""
-        names = [*fields_of(EnvironmentOptions), "start_from", "placement", "sampling_device", "learning_device"]
-        given = {**asdict(self), **asdict(self.environment)}
-        usual = {**asdict(Tune(self.env_id)), **asdict(EnvironmentOptions())}
-        changed = {name: given[name] for name in names if given[name] != usual[name]}
+        given, usual = (
+            {**asdict(each.environment), **asdict(each.placement), "start_from": each.start_from}
+            for each in (self, Tune(self.env_id))
+        )
+        changed = {name: value for name, value in given.items() if value != usual[name]}
         return ["--tuned-from", str(self.output / "tuned.json"), *flags_of(changed)]

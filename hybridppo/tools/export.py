@@ -42,7 +42,7 @@ from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.kinds import Kind, first_of, kind_of
+from hybridppo.spaces.kinds import Kind, first_of, kind_of, map_parts
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowPart
@@ -444,10 +444,8 @@ def _only_errors_logged() -> Iterator[None]:
 
 def _sample(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
     """A member of a space. Numbers lie between -50 and 50: gymnasium may draw infinite ones, or none at all."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _sample(part, generator) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_sample(part, generator) for part in space.spaces)
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return map_parts(lambda part: _sample(part, generator), space.spaces)
     if not isinstance(space, gym.spaces.Box) or space.dtype == np.uint8:
         return space.sample()
     low, high = (np.clip(bound.astype(np.float64), -50.0, 50.0) for bound in (space.low, space.high))
@@ -456,10 +454,8 @@ def _sample(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
 
 def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
     """A random mask that allows at least one action of every choice."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _random_mask(part, generator) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_random_mask(part, generator) for part in space.spaces)
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return map_parts(lambda part: _random_mask(part, generator), space.spaces)
     if isinstance(space, gym.spaces.MultiBinary):
         return generator.integers(0, 3, space.shape).astype(np.int8)
     if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):

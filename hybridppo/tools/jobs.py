@@ -52,13 +52,22 @@ class Run:
         if not (self.run_dir / "config.json").exists():
             further |= {**self.options, "seed": self.seed, "config": self.config, "run_dir": self.run_dir}
             return not train(self.env, progress=False, **further).interrupted
-        names = ("env_id", "imports", "env_kwargs")  # which say what code runs
-        asked = {"imports": "", "env_kwargs": None, **self.options, "env_id": name_of_source(self.env)}
-        require_same(self.run_dir / "config.json", {name: asked[name] for name in names})
+        self.require_own()
         wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
         further |= {name: self.options[name] for name in changeable_names() if name in self.options}
         env = None if isinstance(self.env, str) else self.env
         return not resume(self.run_dir, env=env, progress=False, **further).interrupted
+
+    def require_own(self) -> None:
+        """Refuse a run directory that was begun with other settings, or with other code to run.
+
+        Raises:
+            ConfigurationError: if a setting differs.
+        """
+        asked = {"env_id": name_of_source(self.env), "total_steps": self.total_steps, "seed": self.seed}
+        asked |= {name: self.options.get(name, usual) for name, usual in (("imports", ""), ("env_kwargs", None))}
+        config = self.config.to_json()
+        require_same(self.run_dir / "config.json", {**asked, "settings": config.pop("settings"), "config": config})
 
     def result(self) -> dict[str, Any] | None:
         """The contents of `result.json`; None if the run has not ended.
@@ -153,8 +162,11 @@ def train_missing(runs: Sequence[Run], *, jobs: int, progress: bool, label: str 
     """Train the runs that have no result yet, `jobs` at once, under a progress bar.
 
     Raises:
+        ConfigurationError: if a run was begun with other settings.
         HybridPPOError: if a run ends with an error.
     """
+    for run in runs:
+        run.require_own()
     missing = [run for run in runs if run.result() is None]
     tails = [Tail(run.run_dir / "metrics.jsonl", 1) for run in missing]
     total = sum(run.total_steps for run in missing)

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from processes import run_python
 
+from hybridppo import PPOConfig
 from hybridppo.commands.main import main
 from hybridppo.errors import ConfigurationError
 from hybridppo.tools.jobs import Run
@@ -33,20 +35,26 @@ def run(*arguments: object) -> int:
     return int(exited.value.code or 0)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "r"
+    options = ["--total-steps", 64, "--seed", 0, "--placement", "cpu", "--no-progress", *SMALL]
+    assert run("train", "CartPole-v1", "--run-dir", path, *options) == 0
+    config = json.loads((path / "config.json").read_text())
+    config |= {"env_id": "stranger:made", "env_kwargs": {"size": 8}, "imports": "stranger_too"}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Path:
-    """The working directory: a run whose settings name two modules in it, and files with the names of packages."""
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Path:
+    """The working directory, with a run whose settings name two modules in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     for name in ("stranger", "stranger_too"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         Path(f"{name}.py").write_text(MAKES)
-    options = ["--total-steps", 64, "--placement", "cpu", "--no-progress", *SMALL]
-    assert run("train", "CartPole-v1", "--run-dir", "r", *options) == 0
-    config = json.loads(Path("r/config.json").read_text())
-    config |= {"env_id": "stranger:made", "env_kwargs": {"size": 8}, "imports": "stranger_too"}
-    Path("r/config.json").write_text(json.dumps(config))
-    caplog.clear()
+    shutil.copytree(trained, "r")
     caplog.set_level(logging.INFO)
     return tmp_path
 
@@ -98,6 +106,6 @@ def test_a_command_runs_no_file_with_the_name_of_a_package(folder: Path) -> None
 
 def test_a_search_or_benchmark_goes_on_in_no_run_that_names_other_code(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="was begun with env_id 'stranger:made', not 'CartPole-v1'"):
-        Run(Path("r"), "CartPole-v1", 128, 0, None).train()
+        Run(Path("r"), "CartPole-v1", 64, 0, PPOConfig()).train()
     with pytest.raises(ConfigurationError, match="was begun with imports 'stranger_too', not ''"):
-        Run(Path("r"), "stranger:made", 128, 0, None).train()
+        Run(Path("r"), "stranger:made", 64, 0, PPOConfig()).train()

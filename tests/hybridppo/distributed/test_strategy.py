@@ -12,7 +12,6 @@ import hybridppo
 from hybridppo import ConfigurationError, DistributedError, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distributed import learners
-from hybridppo.distributed.choosing import strategy_of
 from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.reporting.callbacks import TrainingRun
@@ -64,14 +63,6 @@ def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distributed="multi:2")
     settled = MultiLearnerStrategy(MultiLearner(2), 5.0).settled(run)
     assert (settled.distributed, settled.seed) == ("multi:2:2", 4)
-
-
-@pytest.mark.parametrize(("address", "warns"), [("auto", True), (None, False)])
-def test_an_address_of_a_training_without_a_distribution_is_a_warning(
-    address: str | None, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    strategy_of(RunOptions(64, address=address), 5.0)
-    assert ("address=auto has no effect with distributed='local'" in caplog.text) == warns
 
 
 @pytest.mark.parametrize("distributed", ["multi:1:2", pytest.param("central:2:1", marks=pytest.mark.extras)])

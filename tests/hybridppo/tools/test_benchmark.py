@@ -108,7 +108,10 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
         running.stop()
     assert run.result() is None
     before = len(read_lines(tmp_path / "run" / "metrics.jsonl"))
-    more = asked(tmp_path / "run", steps=32 * before + 64)
+    more, file = asked(tmp_path / "run", steps=32 * before + 64), tmp_path / "run" / "config.json"
+    with pytest.raises(ConfigurationError, match="was begun with total_steps 10000000, not"):
+        train_missing([more], jobs=1, progress=False)
+    file.write_text(file.read_text().replace("10000000", str(more.total_steps)))
     train_missing([more], jobs=1, progress=False)
     lines = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert len(lines) > before

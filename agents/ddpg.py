@@ -28,7 +28,7 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.mlp import MLP, Activation
+from hybridppo.networks.layers import MLP, Activation
 from hybridppo.networks.modes import Precision, learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions

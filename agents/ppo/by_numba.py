@@ -30,7 +30,7 @@ from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Network, mlp_twin
-from hybridppo.networks.mlp import linears
+from hybridppo.networks.modes import linears
 from hybridppo.networks.parameters import place_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped

@@ -19,7 +19,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.networks.actors import Network, mlp_twin, twin_of
-from hybridppo.networks.mlp import linears
+from hybridppo.networks.modes import linears
 from hybridppo.networks.numpy_actors import FORBIDDEN, NumpyActivation, NumpyTwin
 from hybridppo.networks.parameters import FlatParameters, place_of
 from hybridppo.spaces.arrays import Array

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from hybridppo.agents.schedules import OfOnePolicy, check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
-from hybridppo.networks.encoders import Convolutions
-from hybridppo.networks.mlp import Activation
+from hybridppo.networks.layers import Activation, Convolutions
 from hybridppo.networks.modes import Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.rollout import MemoryLayout

@@ -41,8 +41,7 @@ from hybridppo.errors import ConfigurationError, message_of, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import NormalizedNetwork
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.mlp import has_gradient_hooks
-from hybridppo.networks.modes import require
+from hybridppo.networks.modes import has_gradient_hooks, require
 from hybridppo.networks.parameters import FlatAdam, FlatParameters, require_float32
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout

@@ -29,8 +29,15 @@ from torch import Tensor, nn
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_error
 from hybridppo.networks.actors import Network, SharedTrunk
-from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork
-from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
+from hybridppo.networks.layers import (
+    CONVOLUTIONS,
+    MLP,
+    EmptyLinear,
+    EncodedNetwork,
+    Initialise,
+    initialised,
+    uniformly_initialised,
+)
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.parameters import require_float32
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork

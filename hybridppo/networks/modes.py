@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, DeviceError
-from hybridppo.networks.mlp import linears
 from hybridppo.system.devices import accelerator_of
 
 INDEPENDENT = (
@@ -198,3 +197,16 @@ def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
         return nn.functional.linear(inputs, weight)
     with torch.autocast(inputs.device.type, enabled=False):
         return nn.functional.linear(inputs.float(), weight)
+
+
+def linears(network: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a network, first to last."""
+    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+
+
+def has_gradient_hooks(*networks: nn.Module) -> bool:
+    """Whether networks or their parameters have hooks of gradients, which only autograd would call."""
+    parameters = [parameter for network in networks for parameter in network.parameters()]
+    modules = [module for network in networks for module in network.modules()]
+    of_parameters = any(each._backward_hooks or each._post_accumulate_grad_hooks for each in parameters)
+    return of_parameters or any(each._backward_hooks or each._backward_pre_hooks for each in modules)

@@ -14,7 +14,7 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
 from hybridppo.networks.actors import arrays_of, twin_of
-from hybridppo.networks.encoders import EncodedNetwork
+from hybridppo.networks.layers import EncodedNetwork
 from hybridppo.spaces.masks import MaskedObservation
 
 SEEN = Dict(camera=Box(0, 255, (12, 12, 3), np.uint8), lamps=Discrete(3), speed=Box(-5.0, 5.0, (4,), np.float32))

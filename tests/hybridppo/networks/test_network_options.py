@@ -16,8 +16,8 @@ from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.actors import Network, shared_trunk_of, twin_of
-from hybridppo.networks.encoders import impala
-from hybridppo.networks.mlp import MLP, linears
+from hybridppo.networks.layers import MLP, impala
+from hybridppo.networks.modes import linears
 from hybridppo.spaces.rows import ImageLayout
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)

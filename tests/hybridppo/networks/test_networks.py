@@ -8,7 +8,8 @@ import torch
 
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.networks.actors import Network, ObservationNormalizer
-from hybridppo.networks.mlp import MLP, EmptyLinear, initialised, linears
+from hybridppo.networks.layers import MLP, EmptyLinear, initialised
+from hybridppo.networks.modes import linears
 from hybridppo.spaces.rows import RowLayout
 
 

@@ -9,7 +9,7 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks import numpy_actors
 from hybridppo.networks.actors import Network, twin_of
-from hybridppo.networks.mlp import MLP, Activation, EmptyLinear
+from hybridppo.networks.layers import MLP, Activation, EmptyLinear
 from hybridppo.networks.numpy_actors import FORBIDDEN, NumpyActor
 from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 

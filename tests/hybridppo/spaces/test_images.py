@@ -22,8 +22,16 @@ from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Network
-from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, EncodedNetwork, features_of, nature
-from hybridppo.networks.mlp import MLP, EmptyLinear, initialised
+from hybridppo.networks.layers import (
+    CONVOLUTIONS,
+    MLP,
+    Convolutions,
+    EmptyLinear,
+    EncodedNetwork,
+    features_of,
+    initialised,
+    nature,
+)
 from hybridppo.networks.numpy_actors import NumpyActor
 from hybridppo.placements.crossing import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.masks import MaskedObservation

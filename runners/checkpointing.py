@@ -109,7 +109,8 @@ class Checkpointing(Callback):
         if self.is_saved and now == self._saved and runner.sampler.failure is not None:
             return False  # the last checkpoint also has the state of the environments, which are lost since
         self.is_saved, is_new = False, False
-        with directory.saving():
+        work = f"writing a checkpoint to {directory.path / 'checkpoints'}"
+        with directory.tolerating(work, "training goes on, and the checkpoints before it are kept"):
             directory.hold()
             runner.data.before_checkpoint(directory)
             tensors, state = runner.group.call("collected")

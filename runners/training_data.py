@@ -291,5 +291,5 @@ class OffPolicyData(OnPolicyData):
 
     def _open(self, directory: RunDirectory, pieces: list[dict[str, Any]]) -> None:
         """Open the files, and delete what was written after these pieces."""
-        self._files = directory.replay_rows()
+        self._files = ReplayRows(directory.path / "replay")
         self._files.cut_back(pieces)

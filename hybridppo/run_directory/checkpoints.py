@@ -135,17 +135,27 @@ def load(folder: Path) -> Checkpoint:
     """
     header = _read_header(folder)
     path = folder / TENSORS
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
-        raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
+    data = read_whole(path, header["tensors_sha256"])
     try:
         tensors = safetensors.torch.load(data)
         return Checkpoint(tensors, header["state"], header["score"], header["evaluation"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
+
+
+def read_whole(path: Path, sha256: str) -> bytes:
+    """The contents of a file with this checksum.
+
+    Raises:
+        CheckpointError: if it is missing, truncated or altered.
+    """
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
+    return data
 
 
 def judge(folder: Path, return_mean: float) -> None:

@@ -29,7 +29,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.run_directory.files import HOLDER, LOCK, FolderLock, TakenError, append, as_json, truncate_after
-from hybridppo.run_directory.replay_rows import ReplayRows, require_whole
+from hybridppo.run_directory.replay_rows import require_whole
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path
 
@@ -139,16 +139,12 @@ class RunDirectory:
             path = path.absolute().parents[1]
         file = path if os.path.isfile(path) else path / CONFIG
         try:
-            config = json.loads(files.read_file(file))
+            config = files.object_in(files.read_file(file), file)
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
-        except (ValueError, RecursionError) as error:
-            what = f"is damaged: {error}"
-            if file.name != CONFIG:
-                what = "is a file: pass a run's folder (load, evaluate, export and start_from take agents' files, too)"
-            raise RunDirectoryError(f"{file} {what}") from error
-        if not isinstance(config, dict):
-            raise RunDirectoryError(f"{file} is damaged: it holds no object")
+        except RunDirectoryError as error:
+            what = "is a file: pass a run's folder (load, evaluate, export and start_from take agents' files, too)"
+            raise error if file.name == CONFIG else RunDirectoryError(f"{file} {what}") from error
         version = config.get("format_version")
         if type(version) is not int:
             raise RunDirectoryError(f"{file} is damaged: format_version must be a whole number, got {shown(version)}")
@@ -219,11 +215,6 @@ class RunDirectory:
             truncate_after(path, iteration - 1)
             append(path, metrics)
 
-    def saving(self) -> AbstractContextManager[None]:
-        """A context in which a checkpoint is written. A disk error is only logged, and the old ones stay."""
-        work = f"writing a checkpoint to {self.path / 'checkpoints'}"
-        return self.tolerating(work, "training goes on, and the checkpoints before it are kept")
-
     def judge(self, number: int, return_mean: float) -> None:
         """Write the mean return of an evaluation into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
@@ -257,10 +248,6 @@ class RunDirectory:
         with self.tolerating(f"removing old checkpoints of {self.path}", "they stay for now"):
             checkpoints.remove_old(folder.parent, keep, self.awaited)
         return True
-
-    def replay_rows(self) -> ReplayRows:
-        """The files of a replay buffer."""
-        return ReplayRows(self.path / "replay")
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest whole checkpoint, or the best; or the one by which the run was opened.
@@ -300,11 +287,6 @@ class RunDirectory:
         folder = self.path / "checkpoints"
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
         return not has_checkpoints and not (self.path / "result.json").exists()
-
-    @property
-    def iterations_saved(self) -> int:
-        """The iterations up to the newest checkpoint; 0 if there is none, or it is damaged."""
-        return checkpoints.iteration_of_newest(self.path / "checkpoints")
 
     def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
         """Remove what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.

@@ -173,7 +173,7 @@ class Tail:
         except OSError as error:
             raise _unreadable(self._path, error) from error
         lines = complete.splitlines()
-        self.lines.extend([_object_in(line, self._path, self._numbers, self._optional) for line in lines])
+        self.lines.extend([object_in(line, self._path, self._numbers, self._optional) for line in lines])
         if newline:
             self._end += len(complete) + len(newline)
             self._last = complete.rpartition(b"\n")[2] + newline
@@ -198,7 +198,7 @@ def read_object(path: Path, *, optional: Sequence[str] = ()) -> dict[str, Any] |
         RunDirectoryError: if the file cannot be read, or is damaged.
     """
     try:
-        return _object_in(read_file(path, follow=False), path, (), optional)
+        return object_in(read_file(path, follow=False), path, (), optional)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -209,7 +209,12 @@ def _unreadable(path: Path, error: OSError) -> RunDirectoryError:
     return RunDirectoryError(f"{path} cannot be read: {error}")
 
 
-def _object_in(text: bytes, path: Path, numbers: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
+def object_in(text: bytes, path: Path, numbers: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON object in the text of a file; other arguments are as for `Tail`.
+
+    Raises:
+        RunDirectoryError: if it is none, or has another field.
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

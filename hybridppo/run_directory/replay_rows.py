@@ -16,8 +16,8 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.checkpoints import remove_numbered, serialized
-from hybridppo.run_directory.files import read_file, replace_synced
+from hybridppo.run_directory.checkpoints import read_whole, remove_numbered, serialized
+from hybridppo.run_directory.files import replace_synced
 from hybridppo.system.validation import whole
 
 Piece = dict[str, Any]
@@ -87,7 +87,7 @@ class ReplayRows:
             CheckpointError: if one is missing, truncated or altered.
         """
         for piece in _since(self.pieces, row):
-            yield int(piece["first"]), safetensors.torch.load(_read(self._folder, piece))
+            yield int(piece["first"]), safetensors.torch.load(read_whole(_path(self._folder, piece), piece["sha256"]))
 
     def cut_back(self, pieces: Any) -> None:
         """Keep only these pieces, and delete everything that was written after them.
@@ -109,7 +109,7 @@ def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
         row: the first row that is needed.
     """
     for piece in _since(_checked(pieces), row):
-        _read(folder, piece)
+        read_whole(_path(folder, piece), piece["sha256"])
 
 
 def _since(pieces: Sequence[Piece], row: int) -> list[Piece]:
@@ -127,14 +127,3 @@ def _checked(pieces: Any) -> list[Piece]:
 
 def _path(folder: Path, piece: Piece) -> Path:
     return folder / f"{piece['first']:012d}.safetensors"
-
-
-def _read(folder: Path, piece: Piece) -> bytes:
-    path = _path(folder, piece)
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if hashlib.sha256(data).hexdigest() != piece["sha256"]:
-        raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
-    return data

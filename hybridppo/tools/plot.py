@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, pip_install, shown
+from hybridppo.run_directory.checkpoints import iteration_of_newest
 from hybridppo.run_directory.directory import METRICS, RunDirectory, missing_lines, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
 from hybridppo.settings import Settings, settings_of_result
@@ -139,13 +140,14 @@ def read_run(path: str | Path, label: str = "") -> Run:
     """
     directory = RunDirectory.open(path)
     Settings.read(directory)  # refuses settings that are damaged
-    config, saved = directory.config, directory.iterations_saved  # before the lines, to which a training adds
-    lines = read_lines(directory.path / METRICS, **fields_shown(config))
+    path, config = directory.path, directory.config
+    saved = iteration_of_newest(path / "checkpoints")  # before the lines, to which a training adds
+    lines = read_lines(path / METRICS, **fields_shown(config))
     ended = max([saved, *(line["iteration"] for line in lines[-1:])])
-    gap = missing_lines(directory.path, ended, len(lines)) if len(lines) < ended else ""
+    gap = missing_lines(path, ended, len(lines)) if len(lines) < ended else ""
     if gap:
         logger.warning("%s", gap)
-    return Run(directory.path, config, lines, label=label, gap=gap)
+    return Run(path, config, lines, label=label, gap=gap)
 
 
 def fields_shown(config: dict[str, Any]) -> dict[str, Sequence[str]]:

@@ -353,7 +353,8 @@ def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> N
         for file in folder.iterdir():
             file.unlink()
         folder.rmdir()
-    (tmp_path / "run" / "metrics.jsonl").unlink()
+    for name in ("metrics.jsonl", "result.json"):
+        (tmp_path / "run" / name).unlink()
     result = hybridppo.resume(tmp_path / "run", progress=False)
     assert torch.equal(parameters(result.agent), parameters(expected.agent))
 

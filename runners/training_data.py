@@ -245,9 +245,8 @@ class OffPolicyData(OnPolicyData):
         self._agent.require_finite()
         if self._files is None:
             self._open(directory, [])  # without the rest of a process that was killed before its first checkpoint
-        self._files.forget_lost()
-        start = max(self._files.end, self.replay.total - self.replay.size)
-        self._files.append(start, self.replay.total, self.replay.rows, self.replay.bytes_per_row)
+        replay = self.replay
+        self._files.append(replay.total - replay.size, replay.total, replay.rows, replay.bytes_per_row)
 
     def after_checkpoint(self, keep: int) -> None:
         """Delete rows that no kept checkpoint needs.

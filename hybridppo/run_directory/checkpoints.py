@@ -263,12 +263,8 @@ def _rank(folder: Path) -> tuple[float, float, str]:
 
 def folders(folder: Path) -> list[Path]:
     """The checkpoints under `folder`, oldest first: folders with their names, and with a file of theirs or none."""
-    return sorted(path for path in folder.glob("[0-9]*") if _NAME.fullmatch(path.name) and _is_checkpoint(path))
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    names = os.listdir(folder) if folder.is_dir() else ["a file"]
-    return not names or TENSORS in names or STATE in names
+    found = sorted(path for path in folder.glob("[0-9]*") if _NAME.fullmatch(path.name) and path.is_dir())
+    return [path for path in found if not (names := os.listdir(path)) or TENSORS in names or STATE in names]
 
 
 def _is_whole_own(folder: Path) -> bool:

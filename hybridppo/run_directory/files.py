@@ -213,7 +213,7 @@ def object_in(text: bytes, path: Path, numbers: Sequence[str] = (), optional: Se
     """The JSON object in the text of a file; other arguments are as for `Tail`.
 
     Raises:
-        RunDirectoryError: if it is none, or has another field.
+        RunDirectoryError: if there is no object, or it has another field.
     """
     try:
         found = json.loads(text)

@@ -47,20 +47,19 @@ class ReplayRows:
         """The row after the last saved one."""
         return int(self.pieces[-1]["first"] + self.pieces[-1]["rows"]) if self.pieces else 0
 
-    def forget_lost(self) -> None:
-        """Forget all pieces if a file is gone, as when the run's folder was deleted: the rows are written again."""
-        if not all(_path(self._folder, piece).exists() for piece in self.pieces):
-            self.pieces = []
-
     def append(self, first: int, end: int, rows: Callable[[int, int], dict[str, Tensor]], bytes_per_row: int) -> None:
-        """Append rows `first` to `end`, as `rows` gives them, and wait until the disk has them.
+        """Append those of the rows `first` to `end` that are not saved, as `rows` gives them; wait for the disk.
+
+        If a file is gone, as when the run's folder was deleted, all rows are written again.
 
         Raises:
             OSError: if they cannot be written; earlier rows stay saved, and some of the new ones may be.
         """
+        if not all(_path(self._folder, piece).exists() for piece in self.pieces):
+            self.pieces = []
         step = max(1, BYTES_PER_PIECE // max(1, bytes_per_row))
         self._folder.mkdir(exist_ok=True)
-        for start in range(first, end, step):
+        for start in range(max(first, self.end), end, step):
             stop = min(end, start + step)
             data = serialized(rows(start, stop), {MARK: ""})
             piece = {"first": start, "rows": stop - start, "sha256": hashlib.sha256(data).hexdigest()}

@@ -20,6 +20,7 @@ from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.sampler import Sampler
 from hybridppo.system.validation import whole
 

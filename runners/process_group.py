@@ -283,6 +283,7 @@ class ProcessGroup(SingleProcess):
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
         self._shared = self._patient = None  # which hold sockets and threads, also if this group lives on
+        self.agreed = Interruption()  # the present one holds the sampler, which holds this group
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):  # others are gone
                 dist.destroy_process_group()

@@ -175,7 +175,7 @@ class MultiLearnerStrategy(Strategy):
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The placement, with the learner's own CUDA device in place of any other."""
-        is_gpu_only = isinstance(self.policy, GPUOnly)
+        meant, is_gpu_only = super().placement(meant), isinstance(self.policy, GPUOnly)
         if isinstance(meant, Auto):
             if not is_gpu_only:
                 return meant

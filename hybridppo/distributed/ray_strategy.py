@@ -141,7 +141,7 @@ class RayStrategy(Strategy):
                 f"distributed={self.policy} samples on CPUs, got {meant}: use a placement that samples on the "
                 "CPU, such as hybrid or overlap"
             )
-        return meant
+        return super().placement(meant)
 
     def environments(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
@@ -199,7 +199,7 @@ class CentralStrategy(RayStrategy):
             raise ConfigurationError(
                 f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or another distributed="
             )
-        return meant
+        return super().placement(meant)
 
     def begin(self, plan: Plan) -> Plan:
         """The same plan: the sampler starts the learners."""

@@ -85,7 +85,16 @@ class Strategy:
         return options
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The placement in each learner."""
+        """The placement in each learner.
+
+        Raises:
+            ConfigurationError: if the policy does not work with it.
+        """
+        if isinstance(meant, Auto) and meant.max_lag and not isinstance(self.policy, Local):
+            raise ConfigurationError(
+                f"{meant} does not work with distributed={self.policy}, for which nothing is measured: name the "
+                "placement, such as Mirrored('cpu', 'cpu', max_lag=1) (--placement overlap)"
+            )
         return meant
 
     def environments(
@@ -98,11 +107,6 @@ class Strategy:
         """As `Auto.choose` in one process; with several, the CPU, without a measurement."""
         if isinstance(self.policy, Local):
             return auto.choose(training, environments, **more)
-        if auto.max_lag:
-            raise ConfigurationError(
-                f"Auto(max_lag={auto.max_lag}) does not work with distributed={self.policy}, for which nothing is "
-                f"measured: name the placement, Mirrored('cpu', 'cpu', max_lag={auto.max_lag})"
-            )
         line = f"cpu with distributed={self.policy}, for which nothing is measured: name another placement to use one"
         return not_measured("cpu", more["num_workers"] or 0, training.config.torch_threads or 1, line)
 

@@ -100,13 +100,6 @@ def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path
     assert torch.equal(parameters(result), parameters(by_name))
 
 
-def test_overlap_that_several_learners_would_not_choose_is_refused() -> None:
-    with pytest.raises(
-        hybridppo.ConfigurationError, match=r"Auto\(max_lag=1\) does not work with distributed=multi:1:2"
-    ):
-        train(env="CartPole-v1", iterations=2, placement=Auto(max_lag=1), distributed="multi:1:2")
-
-
 def test_threads_are_chosen_only_where_left_open(recorded: Any, tmp_path: Path) -> None:
     recorded(lambda candidate: (0.01, 1.0 / candidate.torch_threads))
     options = {"env": "CartPole-v1", "iterations": 2}

@@ -9,7 +9,7 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, DistributedError, MultiLearner
+from hybridppo import Auto, ConfigurationError, DistributedError, GPUOnly, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distributed import learners
 from hybridppo.distributed.learners import MultiLearnerStrategy
@@ -63,6 +63,12 @@ def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distributed="multi:2")
     settled = MultiLearnerStrategy(MultiLearner(2), 5.0).settled(run)
     assert (settled.distributed, settled.seed) == ("multi:2:2", 4)
+
+
+@pytest.mark.parametrize("policy", [MultiLearner(2), GPUOnly(2)])
+def test_auto_may_not_overlap_what_is_not_measured(policy: MultiLearner) -> None:
+    with pytest.raises(ConfigurationError, match=rf"Auto\(max_lag=1\) does not work with distributed={policy}"):
+        MultiLearnerStrategy(policy, 5.0).placement(Auto(max_lag=1))
 
 
 @pytest.mark.parametrize("distributed", ["multi:1:2", pytest.param("central:2:1", marks=pytest.mark.extras)])

@@ -271,11 +271,7 @@ class DDPG(PolicyAgent):
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
         capacity = config.buffer_size // config.num_envs
         return Replay(
-            capacity,
-            num_envs,
-            observation=self._encode.shape,
-            action=self.distribution.action_shape,
-            device=device,
+            capacity, num_envs, observation=self._encode.shape, action=self.distribution.action_shape, device=device
         )
 
     def minibatches(self, replay: Replay) -> Iterator[Any]:

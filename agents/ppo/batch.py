@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.actors import (
-    Moments,
-    NormalizedNetwork,
-    ObservationNormalizer,
-    RunningMoments,
-    moments_of,
-)
+from hybridppo.networks.actors import Moments, NormalizedNetwork, ObservationNormalizer, RunningMoments, moments_of
 from hybridppo.networks.numpy_actors import EPSILON, LIMIT
 from hybridppo.networks.recurrent import Segments
 from hybridppo.rollouts.advantages import discounted_sums

@@ -341,11 +341,7 @@ class HiddenLayers:
         return self._reused("gradients", size)[-1]
 
     def backward(
-        self,
-        inputs: Array,
-        activations: list[Array],
-        weight_gradients: list[Array],
-        bias_gradients: list[Array],
+        self, inputs: Array, activations: list[Array], weight_gradients: list[Array], bias_gradients: list[Array]
     ) -> None:
         """Fill the gradients of weights and biases from the gradient of the last activations in `gradient_buffer`.
 

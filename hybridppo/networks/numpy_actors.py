@@ -59,11 +59,7 @@ class NumpyActor(ArrayActor):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Array],
-        activation: NumpyActivation,
-        mask_size: int = 0,
-        before: Sequence[Any] = (),
+        self, parameters: Sequence[Array], activation: NumpyActivation, mask_size: int = 0, before: Sequence[Any] = ()
     ) -> None:
         self.own, self.activation, self.before = parameters, activation, before
         """Its own parameters, without those of what is before it."""

@@ -94,6 +94,7 @@ class Backend:
             returns=steps.returns,
             old_outputs=steps.old_outputs,
             agent=self._agent,
+            columns={name: column for name, column in vars(steps).items() if name not in Batch.__annotations__},
         )
         if steps.counted is not None:
             inputs = without_padding(inputs, steps.counted)

@@ -65,6 +65,8 @@ class LossInputs:
     """The actor's outputs before the update, `[B, outputs]`; None for the library's own loss."""
     agent: Any
     """The agent, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    """The columns `[B, ...]` that a subclass of PPO adds in `prepared`, by name."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
@@ -206,6 +207,11 @@ def test_a_column_of_a_subclass_follows_its_rows(recurrent: Any) -> None:
             steps = super().prepared(*arguments, **options)
             return steps.with_columns(marks=torch.stack((steps.log_probs, steps.values), -1))
 
+        def loss(self, inputs: LossInputs, clip_range: Any) -> Loss:
+            assert [*inputs.columns] == ["marks"]
+            assert torch.equal(inputs.columns["marks"][:, 1], inputs.old_values)
+            return super().loss(inputs, clip_range)
+
     agent, (rollout,) = rollouts_of(replace(SMALL, recurrent=recurrent), partial(TMaze, 3), 1)
     marking = Marking(agent.observation_space, agent.action_space, agent.config, seed=1)
     if marking.critic_memory is not None:
@@ -217,6 +223,7 @@ def test_a_column_of_a_subclass_follows_its_rows(recurrent: Any) -> None:
         for minibatch in epoch.split(sizes):
             steps: Any = minibatch.steps()
             assert torch.equal(steps.marks, torch.stack((steps.log_probs, steps.values), -1))
+    marking.update(rollout)
 
 
 def in_turns(scripts: Any = SCRIPTS[:3]) -> Any:

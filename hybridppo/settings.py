@@ -582,12 +582,10 @@ def tell_what_runs(
         environment: its options.
         run: the options of the training to come, if there is one.
     """
-    imports, kwargs = environment.imports.split(",") if environment.imports else [], environment.env_kwargs
-    if module := env_id.rpartition(":")[0]:
-        imports.append(module)
-    asked = [f"import {name.strip()}" for name in imports]
+    module, kwargs = env_id.rpartition(":")[0], environment.env_kwargs
+    asked = [f"import {name.strip()}" for name in (*environment.imports.split(","), module) if name.strip()]
     if module or kwargs:
-        asked.append(f"call {env_id}" if not kwargs else f"call {env_id} with {shown(kwargs, 1000)}")
+        asked.append(f"call {env_id} with {shown(kwargs or {}, 1000)}")
     if run is not None:
         asked += [f"log to {run.track}"] * bool(run.track) + [f"connect to {run.address}"] * bool(run.address)
     if asked:

@@ -26,14 +26,13 @@ from hybridppo.networks.actors import twin_of
 from hybridppo.networks.numpy_actors import ArrayActor
 from hybridppo.placements.placement import snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.reporting.progress import say
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import EVALUATIONS
 from hybridppo.runners.checkpointing import Checkpointing, Moment
 from hybridppo.runners.episodes import Episodes, Evaluation
 from hybridppo.runners.processes import LocalProcesses
 from hybridppo.runners.runner import Runner
-from hybridppo.system.messages import shown_return, shown_returns
+from hybridppo.system.messages import say, shown_return, shown_returns
 from hybridppo.system.signals import Interruption, Stopped
 from hybridppo.system.validation import whole
 

@@ -23,9 +23,10 @@ import numpy as np
 from hybridppo.compiled import cuda_kernels, kernels
 from hybridppo.compiled.building import explained, fields_of, whole
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.modules import has_numba, is_kept, load, say
+from hybridppo.compiled.modules import has_numba, is_kept, load
 from hybridppo.compiled.sources import Sources, Texts
 from hybridppo.errors import DeviceError
+from hybridppo.system.messages import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,6 +23,7 @@ from types import ModuleType
 import filelock
 
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError, is_installed, pip_install
+from hybridppo.system.messages import say
 
 DIRECTORY_VARIABLE = "HYBRIDPPO_CACHE_DIR"
 _WRITTEN_AT = 1_000_000_000
@@ -162,10 +163,3 @@ def is_kept(path: Path, functions: Sequence[str]) -> bool:
     """Whether Numba has kept these functions of a module for this Python version."""
     tag = f"py{sys.version_info.major}{sys.version_info.minor}"
     return all(any(path.parent.glob(f"__pycache__/{path.stem}.{name}-*.{tag}.nbi")) for name in functions)
-
-
-def say(what: str) -> None:
-    """Print one line, without disturbing a progress bar."""
-    from tqdm import tqdm
-
-    tqdm.write(f"hybridppo: {what}", file=sys.stderr)

@@ -5,16 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import tqdm.std
 from tqdm.auto import tqdm as tqdm_of_here
 
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.system.messages import ThrottledWarning, printable, shown_clock, shown_return
+from hybridppo.system.messages import NO_STREAM, ThrottledWarning, say, shown_clock, shown_return
 
-_WRITING = ThrottledWarning("writing lines to stderr")
-_NO_STREAM = (OSError, ValueError, AttributeError)
-"""Errors if stderr cannot be written to, was closed (ValueError), or is None or an object with only some methods of a
-stream (AttributeError)."""
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
 """Seconds until the first line, and the largest time between two lines. Each line comes after twice the time of the
 line before, until that largest time is reached."""
@@ -87,7 +82,7 @@ class ProgressBar:
     def _attempt(self, do: Callable[[], Any]) -> Any:
         try:
             return do()
-        except _NO_STREAM as error:
+        except NO_STREAM as error:
             self._bar = None
             ThrottledWarning("showing the progress").failed(error, "all else goes on without it")
             return None
@@ -125,19 +120,10 @@ class ProgressOfTraining(Callback):
         self._bar.__exit__()
 
 
-def say(line: str) -> None:
-    """Write a line to stderr, above the bar if there is one. A failure is only a warning."""
-    try:
-        tqdm.std.tqdm.write(printable(line), file=sys.stderr)
-        sys.stderr.flush()
-    except _NO_STREAM as error:
-        _WRITING.failed(error, "all else goes on without it")
-
-
 def _has_screen() -> bool:
     """Whether there is a terminal or a notebook."""
     is_notebook = "notebook" in tqdm_of_here.__mro__[1].__module__
     try:
         return is_notebook or sys.stderr.isatty()
-    except _NO_STREAM:
+    except NO_STREAM:
         return False

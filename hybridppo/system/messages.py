@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,3 +108,20 @@ class ThrottledWarning:
         if self.failures:
             logger.warning("%s works again, after %d failures", self._what, self.failures)
             self.failures = 0
+
+
+_WRITING = ThrottledWarning("writing lines to stderr")
+NO_STREAM = (OSError, ValueError, AttributeError)
+"""Errors if stderr cannot be written to, was closed (ValueError), or is None or an object with only some methods of a
+stream (AttributeError)."""
+
+
+def say(line: str) -> None:
+    """Write a line to stderr, above a progress bar if there is one. A failure is only a warning."""
+    from tqdm.std import tqdm
+
+    try:
+        tqdm.write(printable(line), file=sys.stderr)
+        sys.stderr.flush()
+    except NO_STREAM as error:
+        _WRITING.failed(error, "all else goes on without it")

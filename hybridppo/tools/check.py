@@ -146,18 +146,6 @@ class Seen:
             report.add("warning", f"all rewards were {rewards[0]:g}{of_one_length}", fix)
 
 
-def in_time(steps: int, at_once: int, seconds: float, report: EnvReport) -> Iterator[int]:
-    """Count steps, each of `at_once` environments; after `seconds`, stop early and add a note."""
-    start = time.perf_counter()
-    for step in range(steps):
-        yield step
-        spent = time.perf_counter() - start
-        if spent > seconds and step + 1 < steps:
-            fix = "for more, check_env(..., seconds=60), or --seconds 60"
-            report.add("note", f"{report.steps:,} of {steps * at_once:,} steps took {spent:.0f} s", fix)
-            return
-
-
 def check_env(
     env: EnvSource,
     *,
@@ -292,9 +280,14 @@ class _Check:
         seen.reset_seconds.append(time.perf_counter() - start)
         lengths = np.zeros(environments.num_envs, np.int64)
         num_truncated = num_unknown = 0
-        for _ in in_time(-(-steps // num_envs), num_envs, seconds, report):
+        end = time.perf_counter() + seconds
+        while report.steps < steps:
             actions = sample()
             start = time.perf_counter()
+            if report.steps and start > end:
+                what = f"{report.steps:,} of {steps:,} steps took {start - end + seconds:.0f} s"
+                report.add("note", what, "for more, check_env(..., seconds=60), or --seconds 60")
+                break
             rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
             took = time.perf_counter() - start
             report.steps += num_envs

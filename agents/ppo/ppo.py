@@ -190,8 +190,8 @@ class PPO(PolicyAgent):
         """The loss of a minibatch; a subclass may have another."""
         return self._loss(inputs, self.current, clip_range)
 
-    def advantages(self, **steps: Any) -> Tensor:
-        """Advantages `[T, N]`, by generalised advantage estimation or a custom function.
+    def advantages(self, **steps: Any) -> Tensor | tuple[Tensor, Tensor]:
+        """Advantages `[T, N]`, or a pair of advantages and returns, by `gae` or a custom function.
 
         Args:
             **steps: the arguments of `hybridppo.rollouts.advantages.gae`.
@@ -375,13 +375,16 @@ class PPO(PolicyAgent):
         has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
         if ratios is not None and not has_own:
             return vtrace(weights=ratios, **steps)
-        advantages, rewards = self.advantages(**steps), steps["rewards"]
-        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
+        given, rewards = self.advantages(**steps), steps["rewards"]
+        found = given if isinstance(given, tuple) else (given,)
+        are_like = [isinstance(each, Tensor) and each.shape == rewards.shape for each in found]
+        if are_like not in ([True], [True, True]):
             raise ConfigurationError(
-                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
+                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, or two, advantages and "
+                f"returns: got {', '.join(map(shown, found))}"
             )
-        advantages = advantages.to(rewards.dtype)  # NumPy's have 64 bits
-        return advantages, advantages + steps["values"]
+        advantages, *returns = (each.to(rewards.dtype) for each in found)  # NumPy's have 64 bits
+        return advantages, returns[0] if returns else advantages + steps["values"]
 
     def _correction_of(self, rollout: Any) -> LagCorrection:
         """The correction for older parameters, which may have acted if rows have versions."""

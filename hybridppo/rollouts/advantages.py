@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-AdvantageFunction = Callable[..., Tensor]
-"""An estimate of advantages `[T, N]`, with the arguments of `gae`: `gae` or a custom function."""
+AdvantageFunction = Callable[..., Tensor | tuple[Tensor, Tensor]]
+"""An estimate of advantages `[T, N]`, with the arguments of `gae`: `gae` or a custom function, which may also return a
+pair of advantages and returns."""
 
 
 def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:

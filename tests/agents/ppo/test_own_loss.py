@@ -256,6 +256,9 @@ def test_advantages_of_ones_own_take_what_gae_takes(kind: str) -> None:
     if kind != "pool":  # whose own advantages are weighed
         assert same(own, train(config=replace(config, gae_lambda=0.0)))
         assert same(plain, train(config=config, advantages=lambda **steps: gae(**steps)))
+        pair = train(config=config, advantages=lambda **its: (found := gae(**its), found + its["values"]))
+        assert same(plain, pair)
+        assert not same(plain, train(config=config, advantages=lambda **its: (gae(**its), its["rewards"])))
 
 
 @pytest.mark.parametrize("kind", ["rows", "gru"])
@@ -381,8 +384,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "doubles": ({"loss": predicting, "modules": {"a": nn.Linear(1, 1).double()}}, "must be float32"),
     "advantages of another shape": (
         {"advantages": lambda **its: its["rewards"][1:]},
-        r"advantages must return a tensor \[16, 2\], one for each reward, got Tensor of shape \[15, 2\]$",
+        r"advantages must return a tensor \[16, 2\], one for each reward, .*: got Tensor of shape \[15, 2\]$",
     ),
+    "three advantages": ({"advantages": lambda **its: (its["rewards"],) * 3}, "or two, advantages and returns: got"),
     "for td3": ({"config": TD3Config(), "advantages": one_step}, "advantages=... is for other agents than td3"),
     "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "does not work with several"),
 }

@@ -65,7 +65,8 @@ class Run:
             ConfigurationError: if a setting differs.
         """
         asked = {"env_id": name_of_source(self.env), "total_steps": self.total_steps, "seed": self.seed}
-        asked |= {name: self.options.get(name, usual) for name, usual in (("imports", ""), ("env_kwargs", None))}
+        usual = {"imports": "", "env_kwargs": None, "track": "", "address": None}
+        asked |= {name: self.options.get(name, value) for name, value in usual.items()}
         config = self.config.to_json()
         require_same(self.run_dir / "config.json", {**asked, "settings": config.pop("settings"), "config": config})
 

@@ -109,3 +109,8 @@ def test_a_search_or_benchmark_goes_on_in_no_run_that_names_other_code(folder: P
         Run(Path("r"), "CartPole-v1", 64, 0, PPOConfig()).train()
     with pytest.raises(ConfigurationError, match="was begun with imports 'stranger_too', not ''"):
         Run(Path("r"), "stranger:made", 64, 0, PPOConfig()).train()
+    config = json.loads(Path("r/config.json").read_text())
+    config |= {"env_id": "CartPole-v1", "env_kwargs": None, "imports": "", "address": "nowhere:1"}
+    Path("r/config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigurationError, match="was begun with address 'nowhere:1', not None"):
+        Run(Path("r"), "CartPole-v1", 64, 0, PPOConfig()).train()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TAKEN_BACK: set[str] = set()
-"""What environments of this process have set, and was taken back."""
+_WARNED_OF: set[str] = set()
+"""What environments have set in this process."""
 
 
 def compiled_actor(actor: NumpyActor, distribution: FusedDistribution) -> tuple[Any, ...]:
@@ -172,21 +172,22 @@ def actors_of_kinds(environments: CompiledEnvironments, actor: Any) -> list[Nump
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Take back a working directory and a default type of torch that environments set, and warn of it once."""
+    """Take back a default type of torch that environments set; warn once of it, and of another working directory."""
     torch = sys.modules.get("torch")
-    kept: list[Any] = [(_working_directory, os.chdir, "working directory")]
-    kept += [] if torch is None else [(torch.get_default_dtype, torch.set_default_dtype, "default type of torch")]
-    before = [get() for get, *_ in kept]
+    directory, dtype = _working_directory(), None if torch is None else torch.get_default_dtype()
     try:
         yield
     finally:
-        for (get, set_again, what), was in zip(kept, before, strict=True):
-            if was is not None and (found := get()) != was:
-                set_again(was)
-                if what not in _TAKEN_BACK:
-                    _TAKEN_BACK.add(what)
-                    text = "the environment set the %s to %s: it is %s again; let the environment leave it as it is"
-                    logger.warning(text, what, found, was)
+        now = _working_directory()
+        changes = {"working directory": (directory, now, "relative paths begin there now")}
+        if torch is not None and (found := torch.get_default_dtype()) != dtype:
+            torch.set_default_dtype(dtype)
+            changes["default type of torch"] = dtype, found, "it was taken back"
+        for what, (was, found, then) in changes.items():
+            if found != was and what not in _WARNED_OF:
+                _WARNED_OF.add(what)
+                text = "the environment set the %s from %s to %s: %s; let the environment leave it as it is"
+                logger.warning(text, what, was, found, then)
 
 
 def _working_directory() -> str | None:

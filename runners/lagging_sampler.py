@@ -115,8 +115,8 @@ class LaggingSampler(Sampler):
         workers.on_loss, self._workers = self._begin_anew, workers
         super().__init__(workers, plan)
         layout = Rollout.layout(num_steps, self.num_envs, template.encode, distribution)
-        (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
-        self._rollout_buffer = Rollout.in_memory({**layout, "noise": ((0, *noise_shape), dtype)}, plan.pin_for)
+        del layout["noise"]  # which only parts have
+        self._rollout_buffer = Rollout.in_memory(layout, plan.pin_for)
         self._steps, self._width = steps, self.num_envs // num_workers
         self._envs = workers.columns
         self._max_lag, self._drops = max_lag, drops

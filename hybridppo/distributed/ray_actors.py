@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
 from hybridppo.errors import EnvStateError
-from hybridppo.rollouts.rollout import MemoryLayout, Rollout
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import NEVER, Filled
 from hybridppo.runners.worker import Worker, environments_of, parameters_of
 from hybridppo.spaces.arrays import Array
@@ -143,24 +143,7 @@ class RemoteSampler(RayWorker):
         parameters, stop = parameters_of(flat, self._shapes), self.flag if end is None else NEVER
         filled = self._worker.fill(self._buffer, parameters, version, stop, first, end)
         self.seconds = self._worker.stepper.seconds
-        arrays = {
-            name: array[new_rows(name, first, filled.rows, self._memory)]
-            for name, array in self._buffer.columns().items()
-            if name != "noise"
-        }
-        return FilledRows(turn, first, filled, arrays)
+        return FilledRows(turn, first, filled, self._buffer.rows(filled.rows, self._memory, slice(0), first))
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._worker.close()
-
-
-def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
-    """The new rows of a rollout's array after it was filled from row `first` to `filled`."""
-    if name == "observations":
-        return slice(first, filled + 1)
-    if name == "history":  # it is written with the first row
-        return slice(None) if first == 0 else slice(0)
-    if name == "states":
-        assert memory is not None
-        return slice(memory.num_sequences(first), memory.num_sequences(filled))
-    return slice(first, filled)

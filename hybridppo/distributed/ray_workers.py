@@ -18,7 +18,7 @@ import ray
 import ray.exceptions
 
 from hybridppo._version import __version__
-from hybridppo.distributed.ray_actors import FilledRows, RayWorker, RemoteEnvironments, RemoteSampler, new_rows
+from hybridppo.distributed.ray_actors import FilledRows, RayWorker, RemoteEnvironments, RemoteSampler
 from hybridppo.environments.base import Environments, EnvState, Steering, Step, latest
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
@@ -445,7 +445,7 @@ class RaySamplers(RayPool, Transport):
         answer, seconds = super().receive(worker)
         if not isinstance(answer, FilledRows):
             return answer, seconds
-        part, rows = self.buffers[answer.turn].of(self._work.columns[worker]).columns(), answer.filled.rows
-        for name, array in answer.arrays.items():
-            part[name][new_rows(name, answer.first, rows, self._work.setup["memory"])] = array
+        part, memory = self.buffers[answer.turn].of(self._work.columns[worker]), self._work.setup["memory"]
+        for name, rows in part.rows(answer.filled.rows, memory, slice(0), answer.first).items():
+            rows[:] = answer.arrays[name]
         return answer.filled, seconds

@@ -213,14 +213,16 @@ class Rollout(Columns):
         """The columns of some environments; a view."""
         return self.map(lambda column: column[:, envs])
 
-    def rows(self, filled: int, memory: MemoryLayout | None, noise: slice = slice(None)) -> dict[str, Any]:
-        """Views of the rows that matter if `filled` are filled: these, and some of the noise."""
+    def rows(
+        self, filled: int, memory: MemoryLayout | None, noise: slice = slice(None), first: int = 0
+    ) -> dict[str, Any]:
+        """Views of the rows that matter if rows `first` to `filled` are filled: these, and some of the noise."""
         if not filled:  # the first observations are written when it is continued
             return {name: column[noise] for name, column in self.columns().items() if name == "noise"}
-        rows = {"observations": slice(filled + 1), "noise": noise, "history": slice(None)}
+        rows = {"observations": slice(first, filled + 1), "noise": noise, "history": slice(0 if first else None)}
         if memory is not None:
-            rows["states"] = slice(memory.num_sequences(filled))
-        return {name: column[rows.get(name, slice(filled))] for name, column in self.columns().items()}
+            rows["states"] = slice(memory.num_sequences(first), memory.num_sequences(filled))
+        return {name: column[rows.get(name, slice(first, filled))] for name, column in self.columns().items()}
 
     def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
         """Write the first rows `[N, *obs]` of a rollout: unchanged, or frame by frame."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, is_installed, meant_by, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
 from hybridppo.run_directory.files import read_file, replace_synced
 from hybridppo.system.messages import ThrottledWarning
@@ -65,6 +65,8 @@ class Logger(Callback):
         self._outage, self._is_open = ThrottledWarning(f"the logger {self.name}"), False
         file = None if run.run_dir is None else run.run_dir / "loggers" / f"{self.name}.txt"
         with self._outage.tolerating(Exception, "this training is not logged by it"):
+            if file is not None and file.parent.is_symlink():
+                raise RunDirectoryError(f"{file.parent} is a link: put a folder in its place")
             before = read_file(file).decode() if file is not None and file.exists() else None
             opened = self.open(run, before)
             self._is_open = True

@@ -12,7 +12,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.run_directory.files import as_json, replace_synced
+from hybridppo.run_directory.files import as_json, read_file, replace_synced
 from hybridppo.system.validation import require_path
 
 FILE = resources.files("hybridppo.tools") / "tuned.json"
@@ -102,7 +102,8 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
     """
     path = FILE if file is None else require_path("file", file)
     try:
-        entries: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["environments"]
+        text = read_file(path) if isinstance(path, Path) else path.read_bytes()  # in a zip, the library's is no path
+        entries: dict[str, dict[str, Any]] = json.loads(text)["environments"]
         if not all(isinstance(entry, dict) for entry in entries.values()):
             raise TypeError("an entry is no object")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -221,7 +221,8 @@ def test_a_folder_that_is_named_like_a_leftover_is_no_leftover(name: str, run_di
     assert (tmp_path / "new" / name / "mine").exists()
 
 
-def test_loggers_write_no_file_behind_a_link(run_dir: Path, others: Path) -> None:
+@pytest.mark.parametrize("link", ["loggers", "loggers/named.txt"])
+def test_loggers_write_no_file_behind_a_link(link: str, run_dir: Path, others: Path) -> None:
     class Named(hybridppo.Logger):
         name = "named"
 
@@ -231,7 +232,12 @@ def test_loggers_write_no_file_behind_a_link(run_dir: Path, others: Path) -> Non
         def log(self, env_steps: int, values: dict[str, float]) -> None:
             pass
 
-    (run_dir / "loggers").mkdir()
-    (run_dir / "loggers" / "named.txt").symlink_to(others / "file")
+    (others / "named.txt").write_text("mine")
+    if link == "loggers":
+        (run_dir / "loggers").symlink_to(others)
+    else:
+        (run_dir / "loggers").mkdir()
+        (run_dir / link).symlink_to(others / "named.txt")
     hybridppo.resume(run_dir, total_steps=256, progress=False, loggers=Named())
-    assert (run_dir / "loggers" / "named.txt").read_text() == "id"
+    assert (others / "named.txt").read_text() == "mine"
+    assert (run_dir / "loggers" / "named.txt").read_text() == ("mine" if link == "loggers" else "id")

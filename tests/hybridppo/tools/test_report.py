@@ -320,6 +320,7 @@ OF_THE_REPORT: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.usefixtures("no_curves")
 @pytest.mark.parametrize(
     ("view", "file", "change", "words"),
     [*((view, *damage) for view in VIEWS for damage in OF_ALL_VIEWS), *(("report", *each) for each in OF_THE_REPORT)],

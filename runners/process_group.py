@@ -372,7 +372,7 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         if _OF_COLUMNS.fullmatch(name):
             found[name] = torch.cat([part[name] for part in parts])
     for prefix in _rollouts_in(parts[0]):
-        whole = joined([_rollout(part, prefix) for part in parts])
+        whole = joined([Rollout(**part_of(part, prefix)) for part in parts])
         found |= {f"{prefix}{name}": tensor for name, tensor in whole.columns().items()}
     return found
 
@@ -384,7 +384,7 @@ def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str
         if _OF_COLUMNS.fullmatch(name) and len(tensor):
             found[name] = tensor.chunk(count)[number].clone()
     for prefix in _rollouts_in(tensors) if count > 1 else ():
-        own = in_parts(_rollout(tensors, prefix), count).parts[number]
+        own = in_parts(Rollout(**part_of(tensors, prefix)), count).parts[number]
         found |= {f"{prefix}{name}": tensor for name, tensor in own.columns().items()}
     return found
 
@@ -392,8 +392,3 @@ def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str
 def _rollouts_in(tensors: dict[str, Tensor]) -> list[str]:
     matches = filter(None, map(_OF_ROLLOUT.fullmatch, tensors))
     return list(dict.fromkeys(match[1] for match in matches))
-
-
-def _rollout(tensors: dict[str, Tensor], prefix: str) -> Rollout:
-    own: dict[str, Any] = part_of(tensors, prefix)
-    return Rollout(**own, version=0)

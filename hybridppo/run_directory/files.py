@@ -329,16 +329,18 @@ class FolderLock:
         if found and found.st_nlink > 1 and found.st_size:  # older versions of filelock empty it
             raise OSError(errno.EINVAL, "it is another file's name, and no lock: delete it", str(self._path))
         self._lock = filelock.FileLock(self._path, timeout=0, thread_local=False)
+        self._mine = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         try:
             self._lock.acquire()
         except filelock.Timeout:
+            named, holder = self._named(), "another process"  # which has only just begun, if it is not named
+            if named.keys() == self._mine.keys():
+                holder = f"process {named['pid']} on {named['host']}, since {named['since']}"
             raise TakenError(
-                f"{folder} is in use by {self._described()}: wait until it has ended, or stop it, or name another "
-                "folder"
+                f"{folder} is in use by {holder}: wait until it has ended, or stop it, or name another folder"
             ) from None
         try:
             self._locked = self._path.stat()
-            self._mine = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
             self._holder.unlink(missing_ok=True)
             with self._holder.open("x", encoding="utf-8") as file:
                 file.write(as_json(self._mine, indent=None))
@@ -346,15 +348,12 @@ class FolderLock:
             self._lock.release()
             raise
 
-    def _described(self) -> str:
+    def _named(self) -> dict[str, Any]:
+        """The process that the file beside the lock names; empty if it names none."""
         try:
-            holder = self._holder_now()
-            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-        except (OSError, ValueError, KeyError, TypeError):  # it has only just begun
-            return "another process"
-
-    def _holder_now(self) -> Any:
-        return json.loads(read_file(self._holder))
+            return object_in(read_file(self._holder), self._holder)
+        except (OSError, RunDirectoryError):
+            return {}
 
     @property
     def is_held(self) -> bool:
@@ -371,13 +370,8 @@ class FolderLock:
             TakenError: if another process has it, or has had it.
             OSError: as when it is made.
         """
-        if self._path.exists():  # as in a copy of the folder, which names this process
-            try:
-                is_copy = self._holder_now() == self._mine
-            except (OSError, ValueError):
-                is_copy = False
-            if not is_copy:
-                raise TakenError(f"{self._path.parent} was moved or deleted, and another run has taken its place")
+        if self._path.exists() and self._named() != self._mine:  # a copy of the folder names this process
+            raise TakenError(f"{self._path.parent} was moved or deleted, and another run has taken its place")
         lock = FolderLock(self._path.parent)
         self.release()
         return lock

@@ -40,7 +40,6 @@ GLOO = "GLOO_SOCKET_IFNAME"
 ENDED_WITH_ANOTHER = "ended with another"
 """The report of a process that ends because another is missing."""
 _CONTINUE = "continue"
-_KEPT = "What was saved is kept: resume goes on from the last checkpoint, also with distributed='local'"
 
 
 class SingleProcess:
@@ -322,14 +321,13 @@ class ProcessGroup(SingleProcess):
         except RuntimeError:
             return LearnerLostError(
                 f"the store of the learners is lost: learner 0 of {self.size}, or its torchrun, has ended, or the "
-                f"network is down. {_KEPT}"
+                "network is down"
             )
         return self._lost(silent) if silent else DistributedError(f"torch.distributed failed: {error}")
 
     def _lost(self, silent: list[int]) -> LearnerLostError:
-        return LearnerLostError(
-            f"{self._names(silent)} died, or did not answer for {self._timeout:g} s (worker_timeout). {_KEPT}"
-        )
+        names, seconds = self._names(silent), self._timeout
+        return LearnerLostError(f"{names} died, or did not answer for {seconds:g} s (worker_timeout)")
 
     def _report_of(self, rank: int) -> str:
         return self._store.get(f"ended/{rank}").decode() if self._store.check([f"ended/{rank}"]) else ""

@@ -60,13 +60,15 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
 @contextlib.contextmanager
 def telling_others() -> Iterator[None]:
     """A context around a training, whose errors also reach the processes of torchrun that wait for this one."""
-    if not is_joining():
+    Strategy.has_joined = False
+    try:
         yield
-        return
-    from hybridppo.distributed import learners
+    except BaseException as error:
+        if is_joining() and not Strategy.has_joined:
+            from hybridppo.distributed.learners import tell_others
 
-    with learners.telling_others():
-        yield
+            tell_others(error)
+        raise
 
 
 def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None) -> RunDirectory:

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -86,8 +85,6 @@ class MultiLearnerStrategy(Strategy):
     """
 
     needs: ClassVar[dict[str, Any]] = {"episodes_per_rollout": None, "cuda_graphs": False, "address": None}
-    has_joined: ClassVar[bool] = False
-    """Whether this process has joined the learners of torchrun, so that they learn why it ends."""
 
     def __init__(self, policy: MultiLearner, timeout: float, rank: int | None = None) -> None:
         self._joins = rank is None and is_joining()
@@ -114,7 +111,7 @@ class MultiLearnerStrategy(Strategy):
 
     def __enter__(self) -> "MultiLearnerStrategy":
         if self._joins and self.size > 1:
-            MultiLearnerStrategy.has_joined = True
+            Strategy.has_joined = True
             # Torchrun says how many of its processes are on this machine.
             is_local = os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
             self.connect(_store_of_torchrun(self.rank, self._start_timeout), is_local=is_local)
@@ -363,7 +360,7 @@ def _takes_device(source: Any) -> bool:
 def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirectory:
     """As `run_directory_of`, for learners of torchrun."""
     with MultiLearnerStrategy(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
-        MultiLearnerStrategy.has_joined = False  # they join again for the training
+        Strategy.has_joined = False  # they join again for the training
         if strategy.rank > 0:
             return RunDirectory(Path(os.devnull), strategy.group.broadcast(None))
         config = RunDirectory.open(run_dir).config
@@ -378,23 +375,15 @@ def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirec
         return directory
 
 
-@contextlib.contextmanager
-def telling_others() -> Iterator[None]:
-    """As in `choosing.py`, in a process of torchrun."""
-    MultiLearnerStrategy.has_joined = False
-    try:
-        yield
-    except BaseException as error:
-        with contextlib.suppress(HybridPPOError, RuntimeError):  # the variables are wrong, or no other process is there
-            if not MultiLearnerStrategy.has_joined:
-                size = _number_of_torchrun("WORLD_SIZE", 2, 2**16)
-                rank = _number_of_torchrun("RANK", 0, size)
-                store = _store_of_torchrun(rank, SECONDS_TO_COME)
-                report(store, rank, error)
-                others = [f"ended/{other}" for other in range(size) if other != rank]
-                if rank == 0:  # the store may end with this process
-                    store.wait(others, timedelta(seconds=SECONDS_TO_COME))
-        raise
+def tell_others(error: BaseException) -> None:
+    """Tell learners of torchrun that wait for this process why it does not join them."""
+    with contextlib.suppress(HybridPPOError, RuntimeError):  # the variables are wrong, or no other process is there
+        size = _number_of_torchrun("WORLD_SIZE", 2, 2**16)
+        rank = _number_of_torchrun("RANK", 0, size)
+        store = _store_of_torchrun(rank, SECONDS_TO_COME)
+        report(store, rank, error)
+        if rank == 0:  # the store may end with this process
+            store.wait([f"ended/{other}" for other in range(1, size)], timedelta(seconds=SECONDS_TO_COME))
 
 
 def _store_of_this_machine() -> TCPStore:

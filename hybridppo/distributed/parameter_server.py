@@ -367,10 +367,7 @@ class Learners(Sampler):
         try:
             for learner, answer in self._pool.answers(range(len(self._envs)), patience=SECONDS_BETWEEN_LOOKS):
                 if isinstance(answer, WorkerLostError):
-                    raise DistributedError(
-                        f"{answer}. Nothing that was saved is lost: resume goes on from the last checkpoint, also with "
-                        "distributed='local'"
-                    )
+                    raise answer
                 self._idle.append(learner)
                 update: dict[str, Any] | None = answer[0]
                 if update is not None:

@@ -49,7 +49,8 @@ class RayProcess:
     """
 
     def __init__(self, name: str, address: str, patience: float = 0.0) -> None:
-        self._name, self._address, self._patience = name, address, patience
+        host, _, port = address.rpartition(":")
+        self._name, self._address, self._patience = f"{name} at {address}", (host.strip("[]"), int(port)), patience
         self._connection: socket.socket | None = None
         self._tried, self._refuses_since = -math.inf, math.inf
 
@@ -60,18 +61,17 @@ class RayProcess:
         now = time.monotonic()
         if now - self._tried < SECONDS_BETWEEN_QUESTIONS and not at_once:
             return
-        self._tried, (host, _, port) = now, self._address.rpartition(":")
+        self._tried = now
         try:
-            self._connection = socket.create_connection((host.strip("[]"), int(port)), SECONDS_BETWEEN_QUESTIONS)
+            self._connection = socket.create_connection(self._address, SECONDS_BETWEEN_QUESTIONS)
             self._connection.setblocking(False)
             self._refuses_since = math.inf
         except ConnectionRefusedError as error:
             self._refuses_since = min(now, self._refuses_since)
             if at_once or now - self._refuses_since >= self._patience:
                 raise DistributedError(
-                    f"Ray's {self._name} at {self._address} has died, and a training over Ray cannot go on without it. "
-                    "If neither ray stop nor a lack of memory has ended it, see Ray's logs in "
-                    "/tmp/ray/session_latest/logs"
+                    f"Ray's {self._name} has died, and a training over Ray cannot go on without it. If neither ray "
+                    "stop nor a lack of memory has ended it, see Ray's logs in /tmp/ray/session_latest/logs"
                 ) from error
         except OSError:  # the network is slow, or no way leads there: nothing is known
             pass

@@ -49,6 +49,8 @@ class Strategy:
     """The number of this learner. The first one, 0, has the run directory, and reports."""
     size = 1
     """The number of learners."""
+    has_joined = False
+    """Whether this process has joined the learners of torchrun, so that they learn why it ends; set on this class."""
     needs: ClassVar[dict[str, Any]] = {"address": None}
     """Options that must have these values."""
 

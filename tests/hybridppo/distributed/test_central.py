@@ -131,7 +131,7 @@ def test_gradients_are_no_older_than_was_allowed_and_each_learner_learns_its_sha
     [
         (
             killed,
-            r"learner [01] \(environments [02] to [13]\), process \d+ of \S+ is lost: ActorDiedError.*resume goes on",
+            r"learner [01] \(environments [02] to [13]\), process \d+ of \S+ is lost: ActorDiedError.*hybridppo resume",
         ),
         pytest.param(
             silent, r"learner [01] .* has made no step for 8 s, after \d+ of its rollout", marks=pytest.mark.slow

@@ -237,7 +237,7 @@ def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() 
 @pytest.mark.parametrize(
     ("what", "options", "message"),
     [
-        (killed, {}, r"learner 1 of 2 died, or did not answer.*resume goes on from the last checkpoint"),
+        (killed, {}, r"learner 1 of 2 died, or did not answer.*hybridppo resume"),
         (silent, {"worker_timeout": 3.0}, r"learner 1 of 2 died, or did not answer for 3 s \(worker_timeout\)"),
         (raising, {}, r"learner 1 of 2 failed: environment 2 \(seed \d+\) failed .*no more of this"),
     ],

@@ -1,0 +1,67 @@
+"""PPO-Lagrangian: a limit on the mean cost of a step, with a critic of costs and a multiplier that is learned.
+
+    python examples/ppo_lagrangian.py
+
+Ray, Achiam and Amodei, "Benchmarking Safe Exploration in Deep Reinforcement Learning", 2019, the Lagrangian methods.
+Costs have values, advantages and returns of their own. The policy learns from the advantages of rewards minus those of
+costs times the multiplier, divided by 1 + multiplier as in the authors' code. Here, a step costs 1 if the cart
+is faster than 0.2 after it, and the mean cost may be 0.1; the paper limits the cost of an episode.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import hybridppo
+from hybridppo.agents.ppo.loss import Loss, LossInputs
+from hybridppo.rollouts.advantages import gae, next_values
+
+
+class CostCritic(nn.Sequential):
+    """The values of costs `[..., 1]`, and the multiplier, which is saved with them."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
+        self.register_buffer("multiplier", torch.tensor(0.0))
+
+
+class PPOLagrangian(hybridppo.PPO):
+    """PPO whose policy also learns from costs."""
+
+    keeps_final_observations = True
+
+    def prepared(self, rollout: Any, rewards: Tensor, backend: Any, **options: Any) -> Any:
+        """The multiplier's step, the returns of costs, and the advantages of both."""
+        steps, critic = super().prepared(rollout, rewards, backend, **options), self.modules_of["costs"]
+        reached = self.following(rollout, *self.normalization.of_observations(rollout, raw=True))
+        costs = (reached[..., 1].abs() > 0.2).float()
+        excess = rollout.steps(costs).mean() - self.settings["cost_limit"]
+        critic.multiplier.add_(self.settings["multiplier_rate"] * excess).clamp_(min=0.0)
+        observations, finals = self.normalization.of_observations(rollout)
+        values, of_finals = critic(observations).squeeze(-1), critic(finals).squeeze(-1)
+        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+        rates = {"gamma": self.current.gamma, "gae_lambda": self.current.gae_lambda}
+        following = self.following(rollout, values, of_finals)
+        own = gae(rewards=costs, values=values[:-1], next_values=following, **ends, **rates)
+        both = (steps.advantages - critic.multiplier * own) / (1.0 + critic.multiplier)
+        return steps.with_columns(advantages=both, costs=costs, cost_returns=own + values[:-1])
+
+    def following(self, rollout: Any, rows: Tensor, finals: Tensor) -> Tensor:
+        """What each step led to, `[T, N, ...]`."""
+        return next_values(values=rows, final_rows=rollout.final_rows, final_values=finals)
+
+    def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
+        """PPO's loss, and that of the critic of costs."""
+        loss, critic = super().loss(inputs, clip_range), self.modules_of["costs"]
+        error = 0.5 * (critic(inputs.observations).squeeze(-1) - inputs.columns["cost_returns"]).square().mean()
+        extra = {"cost": inputs.columns["costs"].mean(), "multiplier": critic.multiplier}
+        return replace(loss, total=loss.total + self.current.value_coef * error, extra=extra)
+
+
+if __name__ == "__main__":
+    settings = {"cost_limit": 0.1, "multiplier_rate": 0.1}
+    parts = {"agent": PPOLagrangian, "modules": {"costs": CostCritic()}}
+    result = hybridppo.train("CartPole-v1", total_steps=100_000, settings=settings, **parts)
+    print(result.metrics["cost"], result.metrics["multiplier"])

@@ -1,0 +1,182 @@
+"""Examples, and changes of docs/own_loss.md, run as they are written, everywhere, and resume to the same bits.
+
+The terms that they add are compared with numbers computed by hand.
+"""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kl_penalty
+import ppo_lagrangian
+import pytest
+import rnd
+import symmetry
+import torch
+from gymnasium.spaces import Box, Discrete
+from selection import only_by_default
+from stop_after import StopAfter
+from torch import Tensor, nn
+
+import hybridppo
+from hybridppo import PPO, Mirrored, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, LossInputs
+from hybridppo.networks.actors import RunningMoments
+from hybridppo.rollouts.rollout import Rollout
+
+ROOT = Path(__file__).parents[1]
+SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
+BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
+EXAMPLES = ("kl_penalty", "ppo_lagrangian", "rnd", "sac", "symmetry")
+BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
+PLACES: dict[str, dict[str, Any]] = {
+    "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "workers": {"num_workers": 2},
+}
+OWN = ("agent", "loss", "modules", "advantages", "config")
+
+
+def small(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a training with fewer steps than on the page, and of other agents with smaller networks."""
+    config = options.get("config") or PPOConfig()
+    if isinstance(config, PPOConfig):
+        config = replace(config, num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2)
+    else:
+        config = replace(
+            config, num_envs=2, learning_starts=32, batch_size=16, steps_per_iteration=64, hidden_sizes=(16,)
+        )
+    everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 192}
+    return {**options, **everywhere, "config": config}
+
+
+def as_written(name: str, **options: Any) -> Any:
+    """A block's training, with other options."""
+    found: list[Any] = []
+    train = hybridppo.train
+
+    def instead(env: Any, **given: Any) -> Any:
+        found.append((env, {**small(given), **options}))
+        found.append(train(env, **found[0][1]))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hybridppo, "train", instead)
+        exec(compile(BLOCKS[name], name, "exec"), {"__name__": "__main__"})
+    return found
+
+
+def test_every_change_is_found() -> None:
+    assert set(BLOCKS) == {
+        *EXAMPLES, "An auxiliary prediction", "Behaviour cloning beside PPO", "Another advantage estimate",
+        "Behaviour cloning beside TD3",
+    }  # fmt: skip
+    files = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments
+
+
+@pytest.mark.parametrize("name", only_by_default(EXAMPLES, BLOCKS, pytest.mark.slow))
+def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    (env, options), whole = as_written(name)
+    for where, place in PLACES.items():
+        torch.manual_seed(0)  # of modules that the block makes
+        result = as_written(name, **place)[1]
+        assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values), where
+    stopped = hybridppo.train(env, **{**options, "run_dir": tmp_path / "run", "callbacks": [StopAfter(2)]})
+    assert stopped.metrics["iteration"] == 2
+    own = {name: options[name] for name in OWN if name in options and name != "config"}
+    resumed = hybridppo.resume(tmp_path / "run", progress=False, **own)
+    assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+
+
+def made(kind: Any, modules: dict[str, nn.Module], **settings: float) -> Any:
+    """An agent whose parameters are 0."""
+    config = PPOConfig(gamma=0.5, gae_lambda=1.0, entropy_coef=0.0, settings=settings)
+    agent = kind(Box(-9.0, 9.0, (4,)), Discrete(2), config, modules=modules)
+    agent.parameters.values.data.zero_()
+    return agent
+
+
+def loss_of(agent: Any, columns: dict[str, Tensor], **changes: Tensor) -> Loss:
+    """The loss of one row of zeros with these changes; the clip range is 0.2."""
+    numbers = ("actions", "log_ratio", "advantages", "entropy", "values", "old_values", "returns")
+    given: dict[str, Any] = dict.fromkeys(numbers, torch.zeros(1))
+    given |= dict.fromkeys(("observations", "raw_observations"), torch.zeros(1, 4))
+    given |= dict.fromkeys(("outputs", "old_outputs"), torch.zeros(1, 2))
+    return agent.loss(LossInputs(**{**given, **changes}, agent=agent, columns=columns), 0.2)
+
+
+@torch.no_grad()
+def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], is_cut_off: bool) -> Any:
+    """What an update learns from a rollout of one environment, whose episode ends with the last step.
+
+    Args:
+        agent: the agent.
+        seen: the four equal numbers of each observation, also of that after the reset.
+        last: those of the episode's last observation.
+        rewards: of the steps.
+        is_cut_off: whether the episode is truncated; else it terminates.
+    """
+    numbers = torch.tensor([*seen, last])[:, None, None].expand(-1, 1, 4)
+    steps, nothing = len(rewards), torch.zeros(len(rewards), 1)
+    ends = torch.arange(steps)[:, None] == steps - 1
+    cut_off = ends & is_cut_off
+    rows, final = torch.arange(steps), numbers[-1]
+    rollout = Rollout(numbers[:-1], nothing, nothing, nothing, ends & ~cut_off, cut_off, rows, rows[-1:], final)
+    return agent.prepared(rollout, torch.tensor(rewards)[:, None], agent.loop().backend)
+
+
+def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = made(kl_penalty.KLPenalty, {"beta": kl_penalty.Coefficient(4.0)}, kl_target=0.01)
+    old, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+    ratio, advantage = torch.tensor([math.log(1.5)]), torch.tensor([2.0])
+    loss = loss_of(agent, {}, old_outputs=old, outputs=new, log_ratio=ratio, advantages=advantage)
+    # The ratio of 1.5 is not clipped; KL = 1/2 ln(1/2 / 1/4) + 1/2 ln(1/2 / 3/4) = 1/2 ln(4/3)
+    assert loss.total.item() == pytest.approx(-3.0 + 4.0 * 0.5 * math.log(4 / 3))
+    monkeypatch.setattr(PPO, "update", lambda self, kl: {"kl": kl})
+    betas = [agent.update(kl) and float(agent.modules_of["beta"].value) for kl in (0.016, 0.014, 0.007, 0.006)]
+    assert betas == [8.0, 8.0, 8.0, 4.0]
+
+
+def test_costs_have_returns_and_a_multiplier() -> None:
+    agent = made(
+        ppo_lagrangian.PPOLagrangian, {"costs": ppo_lagrangian.CostCritic()}, cost_limit=1 / 6, multiplier_rate=2
+    )
+    critic = agent.modules_of["costs"]
+    critic[0].weight.data[0, 0], critic[-1].weight.data[0, 0] = 9.0, 0.5  # values: 0 for 0, 0.5 for 1 or 2
+    steps = prepared(agent, [0.0, 1.0, 0.0, 0.0], 2.0, [0.0, 0.0, 4.0], True)
+    assert steps.costs.flatten().tolist() == [1.0, 0.0, 1.0]
+    assert float(critic.multiplier) == pytest.approx(2 * (2 / 3 - 1 / 6))
+    assert steps.cost_returns.flatten().tolist() == pytest.approx([1.3125, 0.625, 1.25])
+    # Advantages of rewards are [1, 2, 4], and those of costs [1.3125, 0.125, 1.25]; the multiplier is 1.
+    assert steps.advantages.flatten().tolist() == pytest.approx([-0.15625, 0.9375, 1.375])
+    assert steps.returns.flatten().tolist() == [1.0, 2.0, 4.0]
+    loss = loss_of(agent, {"costs": torch.ones(1), "cost_returns": torch.tensor([1.25])})
+    assert loss.total.item() == pytest.approx(agent.config.value_coef * 0.5 * 1.25**2)
+    assert dict(loss.extra) == {"cost": 1.0, "multiplier": pytest.approx(1.0)}
+
+
+def test_novelty_has_its_own_discount_and_goes_on_after_an_episode() -> None:
+    modules = {name: nn.Linear(4, 1) for name in ("target", "predictor", "novelty_critic")}
+    agent = made(rnd.RND, {**modules, "moments": RunningMoments()}, novelty_gamma=0.25)
+    agent.modules_of["predictor"].weight.data[0, 0] = 1.0  # novelty is the square of an observation's first number
+    agent.modules_of["novelty_critic"].bias.data.fill_(1.0)
+    steps = prepared(agent, [0.0, 2.0, 0.0], 4.0, [0.0, 3.0], False)
+    # Novelty is [4, 16] and its discounted sums [8, 16], of which the deviation is 4: divided by it, [1, 4].
+    assert steps.novelty_returns.flatten().tolist() == pytest.approx([1 + 0.25 * 4.25, 4 + 0.25 * 1])
+    # Advantages of rewards are [1.5, 3].
+    assert steps.advantages.flatten().tolist() == pytest.approx([3.0 + 1.0625, 6.0 + 3.25])
+    columns = {"reached": steps.reached[1], "novelty_returns": torch.tensor([4.0])}
+    assert loss_of(agent, columns).total.item() == pytest.approx(16.0 + 0.5 * 3.0**2)
+
+
+def test_asymmetry_compares_mirrored_actions_in_mirrored_states() -> None:
+    config = PPOConfig(settings={"symmetry": 2.0})
+    stand_in = SimpleNamespace(actor=lambda rows: rows[:, :2])
+    stand_in.loss = lambda inputs, clip_range: symmetry.symmetric(inputs, config, clip_range)
+    seen, outputs = torch.tensor([[math.log(3), 0.0, 0.0, 0.0]]), torch.tensor([[0.0, math.log(3)]])
+    # Probabilities are [1/4, 3/4]. In the mirrored state they are [1/4, 3/4], too, whose mirror image is [3/4, 1/4].
+    assert loss_of(stand_in, {}, raw_observations=seen, outputs=outputs).total.item() == pytest.approx(2.0 * 0.5**2)

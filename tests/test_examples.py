@@ -14,6 +14,7 @@ import kl_penalty
 import ppo_lagrangian
 import pytest
 import rnd
+import set_attention
 import symmetry
 import torch
 from gymnasium.spaces import Box, Discrete
@@ -22,7 +23,7 @@ from stop_after import StopAfter
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo import PPO, Mirrored, PPOConfig
+from hybridppo import PPO, ConfigurationError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.networks.actors import RunningMoments
 from hybridppo.rollouts.rollout import Rollout
@@ -30,13 +31,13 @@ from hybridppo.rollouts.rollout import Rollout
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
-EXAMPLES = ("kl_penalty", "ppo_lagrangian", "rnd", "sac", "symmetry")
+EXAMPLES = ("kl_penalty", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry")
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "workers": {"num_workers": 2},
 }
-OWN = ("agent", "loss", "modules", "advantages", "config")
+OWN = ("agent", "loss", "modules", "networks", "advantages", "config")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
@@ -82,12 +83,17 @@ def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_pa
     torch.manual_seed(0)
     (env, options), whole = as_written(name)
     for where, place in PLACES.items():
+        if where == "workers" and "networks" in options:
+            with pytest.raises(ConfigurationError, match="worker processes sample in NumPy"):
+                as_written(name, **place)
+            continue
         torch.manual_seed(0)  # of modules that the block makes
         result = as_written(name, **place)[1]
         assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values), where
     stopped = hybridppo.train(env, **{**options, "run_dir": tmp_path / "run", "callbacks": [StopAfter(2)]})
     assert stopped.metrics["iteration"] == 2
     own = {name: options[name] for name in OWN if name in options and name != "config"}
+    own |= {} if isinstance(env, str) else {"env": env}
     resumed = hybridppo.resume(tmp_path / "run", progress=False, **own)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
 
@@ -180,3 +186,18 @@ def test_asymmetry_compares_mirrored_actions_in_mirrored_states() -> None:
     seen, outputs = torch.tensor([[math.log(3), 0.0, 0.0, 0.0]]), torch.tensor([[0.0, math.log(3)]])
     # Probabilities are [1/4, 3/4]. In the mirrored state they are [1/4, 3/4], too, whose mirror image is [3/4, 1/4].
     assert loss_of(stand_in, {}, raw_observations=seen, outputs=outputs).total.item() == pytest.approx(2.0 * 0.5**2)
+
+
+@torch.no_grad()
+def test_attention_of_items_does_not_depend_on_their_order() -> None:
+    torch.manual_seed(0)
+    actor, critic = set_attention.networks(Box(-1.0, 1.0, (6, 2)), Discrete(6), PPOConfig(), torch.Generator())
+    items, order = torch.randn(1, 6, 2), torch.tensor([3, 0, 5, 1, 4, 2])
+    logits, value = actor(items.flatten(1)), critic(items.flatten(1))
+    assert torch.allclose(actor(items[:, order].flatten(1)), logits[:, order], atol=1e-6)
+    assert torch.allclose(critic(items[:, order].flatten(1)), value, atol=1e-6)
+    # Every item attends to every other: softmax(Q K^T / sqrt(64)) V, and a residual connection.
+    embedded = actor.embed(items)
+    queries, keys, values = actor.queries_keys_values(embedded).chunk(3, -1)
+    attended = embedded + (queries @ keys.mT / 8.0).softmax(-1) @ values
+    assert torch.allclose(actor.head(attended).squeeze(-1), logits, atol=1e-6)

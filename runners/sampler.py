@@ -414,6 +414,8 @@ class Sampler:
             return str(error)
         if unfinished is not None:
             self._load_rows(part_of(tensors, "buffer."), unfinished, whole(unfinished, "filled"))
+        else:
+            self._steer_due()  # no rollout is under way that it could wait for
         self.infos.load_state(state)
         return None
 

@@ -104,9 +104,9 @@ def test_the_fused_rollout_agrees_with_the_plain_form(kind: str, monkeypatch: py
     assert filled == expected_filled == 70
     there = ~plain.buffer.absent
     assert kind != "choice" or not there.all()
-    for name, array in ours.buffer.arrays.items():
-        np.testing.assert_array_equal(array, divided.buffer.arrays[name], err_msg=name)  # threads change no bit
-        other = plain.buffer.arrays[name]
+    for name, array in ours.buffer.columns().items():
+        np.testing.assert_array_equal(array, divided.buffer.columns()[name], err_msg=name)  # threads change no bit
+        other = plain.buffer.columns()[name]
         if name in ("outputs", "actions"):  # of nobody, they are nothing
             array, other = array[there], other[there]
         np.testing.assert_allclose(array, other, atol=2e-4, err_msg=name)
@@ -138,8 +138,8 @@ def test_several_choices_of_one_agent_are_fused(monkeypatch: pytest.MonkeyPatch)
     ours.stepper.fill(ours.buffer, ours.actor)
     monkeypatch.setattr(filling, "fused", lambda *_: None)
     plain.stepper.fill(plain.buffer, plain.actor)
-    for name, array in ours.buffer.arrays.items():
-        np.testing.assert_allclose(array, plain.buffer.arrays[name], atol=1e-5, err_msg=name)
+    for name, array in ours.buffer.columns().items():
+        np.testing.assert_allclose(array, plain.buffer.columns()[name], atol=1e-5, err_msg=name)
     assert len(np.unique(ours.buffer.actions.reshape(-1, 3), axis=0)) == 24
 
 
@@ -151,8 +151,8 @@ def test_it_goes_on_from_a_saved_state_and_refuses_others() -> None:
     other.stepper.load_state(states, observation.copy(), remembered)
     one.stepper.fill(one.buffer, one.actor)
     other.stepper.fill(other.buffer, other.actor)
-    for name, array in one.buffer.arrays.items():
-        np.testing.assert_array_equal(array, other.buffer.arrays[name], err_msg=name)
+    for name, array in one.buffer.columns().items():
+        np.testing.assert_array_equal(array, other.buffer.columns()[name], err_msg=name)
     for bad in (np.array([True]), np.ones(NUM_AGENTS, np.int64)):
         of_others = [{**state, "compiled": {**state["compiled"], "present": encoded(bad)}} for state in states]
         with pytest.raises(EnvStateError, match=r"the present of .* are of another form"):

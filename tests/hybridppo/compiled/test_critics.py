@@ -134,9 +134,9 @@ def test_the_fused_rollout_agrees_with_the_plain_form(observes: Any, monkeypatch
     _, expected = plain.stepper.fill(plain.buffer, plain.actor)
     there = ~plain.buffer.absent
     assert not there.all()
-    for name, array in ours.buffer.arrays.items():
-        np.testing.assert_array_equal(array, divided.buffer.arrays[name], err_msg=name)
-        other = plain.buffer.arrays[name]
+    for name, array in ours.buffer.columns().items():
+        np.testing.assert_array_equal(array, divided.buffer.columns()[name], err_msg=name)
+        other = plain.buffer.columns()[name]
         if name == "outputs":  # of nobody, they are nothing
             np.testing.assert_allclose(array[there], other[there], atol=1e-5)
         elif name != "actions":  # but for rounding, actions are the same, and so is what follows from them

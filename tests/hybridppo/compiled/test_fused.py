@@ -39,8 +39,8 @@ def side_of(env: Any, num_envs: int, num_steps: int, *, seed: int = 0, threads: 
 
 
 def assert_same(some: Rollout, others: Rollout) -> None:
-    for name, array in some.arrays.items():
-        np.testing.assert_array_equal(array, others.arrays[name], err_msg=name)
+    for name, array in some.columns().items():
+        np.testing.assert_array_equal(array, others.columns()[name], err_msg=name)
 
 
 def assert_same_finals(some: list[Any], others: list[Any]) -> None:
@@ -68,10 +68,10 @@ def test_it_agrees_with_the_plain_form(
     assert [final[:2] for final in finals] == [final[:2] for final in expected]
     for (_, _, one), (_, _, other) in zip(finals, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
-    for name, array in ours.buffer.arrays.items():
+    for name, array in ours.buffer.columns().items():
         # One step differs by rounding; an environment may then carry it on for as many as there are.
         np.testing.assert_allclose(
-            array, plain.buffer.arrays[name], atol=2e-4 if name != "outputs" else 2e-3, err_msg=name
+            array, plain.buffer.columns()[name], atol=2e-4 if name != "outputs" else 2e-3, err_msg=name
         )
     first = ours.buffer.outputs[0] - plain.buffer.outputs[0]
     assert np.abs(first).max() < 1e-6

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import kl_penalty
+import ppg
 import ppo_lagrangian
 import pytest
 import rnd
@@ -31,7 +32,7 @@ from hybridppo.rollouts.rollout import Rollout
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
-EXAMPLES = ("kl_penalty", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry")
+EXAMPLES = ("kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry")
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
@@ -201,3 +202,25 @@ def test_attention_of_items_does_not_depend_on_their_order() -> None:
     queries, keys, values = actor.queries_keys_values(embedded).chunk(3, -1)
     attended = embedded + (queries @ keys.mT / 8.0).softmax(-1) @ values
     assert torch.allclose(actor.head(attended).squeeze(-1), logits, atol=1e-6)
+
+
+def test_the_auxiliary_phase_learns_values_twice_and_keeps_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = made(ppg.PPG, {"head": nn.Linear(64, 1)}, updates_between=2)
+    agent.modules_of["head"].bias.data.fill_(3.0)
+    loss = agent.auxiliary_loss(torch.zeros(1, 4), torch.tensor([5.0]), torch.tensor([[0.25, 0.75]]).log())
+    # Predictions are 3 and 0. KL = 1/4 ln(1/4 / 1/2) + 3/4 ln(3/4 / 1/2)
+    kl = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
+    assert loss.item() == pytest.approx(0.5 * 2.0**2 + 0.5 * 5.0**2 + kl)
+    phases: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(agent, "auxiliary_phase", lambda *given: phases.append(given))
+    monkeypatch.setattr(PPO, "update", lambda self, rollout: vars(self).update(version=self.version + 1))
+    prepared(agent, [1.0, 2.0, 0.0], 0.0, [0.0, 4.0], False)
+    agent.update(None)
+    assert phases == []
+    prepared(agent, [3.0, 3.0, 0.0], 0.0, [8.0, 8.0], False)
+    agent.update(None)
+    ((observations, returns),) = phases
+    # The two steps of each rollout repeat until the memory is full.
+    half = agent.config.batch_size
+    assert observations[[0, 1, half - 2, half - 1, half, half + 1], 0].tolist() == [1.0, 2.0, 1.0, 2.0, 3.0, 3.0]
+    assert returns[[0, 1, half - 2, half - 1, half, half + 1]].tolist() == [2.0, 4.0, 2.0, 4.0, 12.0, 8.0]

@@ -13,7 +13,7 @@ from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig, TD3Config
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.errors import ConfigurationError, OutOfMemoryError, message_of, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, OutOfMemoryError, message_of, shown
 from hybridppo.spaces.rows import ObservesOfAgents
 
 AnyAgent = PPO | DDPG | Policies
@@ -118,7 +118,7 @@ def explaining_memory() -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if isinstance(error, OutOfMemoryError) or not (
+        if isinstance(error, HybridPPOError) or not (
             is_known or any(part in message_of(error) for part in _OUT_OF_MEMORY)
         ):
             raise

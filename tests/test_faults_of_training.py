@@ -18,6 +18,7 @@ import hybridppo
 from hybridppo import (
     ConfigurationError,
     DeviceError,
+    DistributedError,
     Mirrored,
     OutOfMemoryError,
     PPOConfig,
@@ -202,12 +203,11 @@ def test_absurd_sizes_on_a_cpu_are_the_same_error(config: PPOConfig, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_other_errors_are_not_taken_for_a_want_of_memory() -> None:
-    with (
-        pytest.raises(RuntimeError, match=r"^shapes differ$"),
-        explaining_memory(),
-    ):
-        raise RuntimeError("shapes differ")
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), DistributedError("learner 1 has run out of memory")])
+def test_other_errors_are_not_taken_for_a_want_of_memory(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, explaining_memory():
+        raise error
+    assert raised.value is error
 
 
 @pytest.mark.gpu

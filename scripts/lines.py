@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 25_432
-MOST_FILES = 174
+MOST_LINES = 25_764
+MOST_FILES = 167
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -5,7 +5,7 @@
 Schulman et al., "Proximal Policy Optimization Algorithms", 2017, section 4. The ratio is not clipped. The loss has the
 divergence between the policies before the update and now, times a coefficient. An update doubles the coefficient if the
 divergence was above 1.5 times its target, and halves it below the target divided by 1.5. The divergence is the mean
-over all minibatches of the update; the paper measures it once after the update.
+over all minibatches of the update; the paper measures it once after the update. Here, actions must be discrete.
 """
 
 import math

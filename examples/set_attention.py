@@ -27,12 +27,12 @@ class Nearest(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: D102 - gymnasium's
         super().reset(seed=seed)
-        self._points = self.np_random.uniform(-1.0, 1.0, (6, 2)).astype(np.float32)
-        return self._points, {}
+        self.points = self.np_random.uniform(-1.0, 1.0, (6, 2)).astype(np.float32)
+        return self.points, {}
 
     def step(self, action: Any) -> Any:  # noqa: D102 - gymnasium's
-        nearest = np.linalg.norm(self._points - self._points.mean(0), axis=1).argmin()
-        return self._points, float(action == nearest), True, False, {}
+        nearest = np.linalg.norm(self.points - self.points.mean(0), axis=1).argmin()
+        return self.points, float(action == nearest), True, False, {}
 
 
 class SetNetwork(nn.Module):

@@ -28,6 +28,7 @@ from hybridppo import PPO, ConfigurationError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.networks.actors import RunningMoments
 from hybridppo.rollouts.rollout import Rollout
+from scripts.lines import lines_of_code
 
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
@@ -77,6 +78,14 @@ def test_every_change_is_found() -> None:
     }  # fmt: skip
     files = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(name: str) -> None:
+    text = BLOCKS[name]
+    assert lines_of_code(text) <= (60 if name == "sac" else 40)
+    assert re.findall(r"\b(?:_[a-z]\w*)", text) == []
+    assert text.split("\n\n")[1] == f"    python examples/{name}.py"
 
 
 @pytest.mark.parametrize("name", only_by_default(EXAMPLES, BLOCKS, pytest.mark.slow))

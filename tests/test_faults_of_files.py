@@ -120,7 +120,7 @@ def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(
         deadline = time.monotonic() + 60
         while not any(folder.glob(".*.tmp")):  # the next one is being written
             assert time.monotonic() < deadline
-        time.sleep(moments.uniform(0.0, 0.002))
+        time.sleep(moments.uniform(0.0, 0.001))
         writer.kill()
         writer.wait()
         cut_short += any(folder.glob(".*.tmp"))

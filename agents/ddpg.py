@@ -108,7 +108,7 @@ class DDPGConfig(OfOnePolicy):
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT | ANY_TIME)
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
-    """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
+    """CPU threads (default 1). None: chosen by `auto`, otherwise 1. Other counts change rounding."""
     settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""

@@ -248,8 +248,8 @@ class RunOptions:
     seed: int | None = field(default=None, metadata={"least": 0, "below": LARGEST_SEED})
     """Seed of everything random; without it, one is taken from the operating system and saved."""
     num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT | {"least": 0})
-    """Processes that step the environments; 0 steps them in this process. None lets placement auto choose the number;
-    without auto, it is 1 if sampling and learning overlap, else 0."""
+    """Processes that step the environments; 0 steps them in this process. Default: chosen by `auto`; otherwise 1 with
+    overlap, else 0."""
     evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT | {"least": 0})
     """Deterministic episodes to run after training; 0 for none."""
     evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET | {"least": 0})

@@ -181,8 +181,8 @@ def train(
             `TrainingInterrupted`, a `KeyboardInterrupt` that has the result, or `return` the result.
         total_episodes: Episodes of all environments together, after which to stop if that comes first.
         seed: Seed of everything random; without it, one is taken from the operating system and saved.
-        num_workers: Processes that step the environments; 0 steps them in this process. None lets placement auto choose
-            the number; without auto, it is 1 if sampling and learning overlap, else 0.
+        num_workers: Processes that step the environments; 0 steps them in this process. Default: chosen by `auto`;
+            otherwise 1 with overlap, else 0.
         evaluation_episodes: Deterministic episodes to run after training; 0 for none.
         evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
             never. Evaluations have their own environments and do not change the training. They then decide which
@@ -356,8 +356,8 @@ def resume(
         total_steps: Environment steps, of all environments together, after which to stop. With several agents that
             share a policy, it counts each agent's steps.
         total_episodes: Episodes of all environments together, after which to stop if that comes first.
-        num_workers: Processes that step the environments; 0 steps them in this process. None lets placement auto choose
-            the number; without auto, it is 1 if sampling and learning overlap, else 0.
+        num_workers: Processes that step the environments; 0 steps them in this process. Default: chosen by `auto`;
+            otherwise 1 with overlap, else 0.
         evaluation_episodes: Deterministic episodes to run after training; 0 for none.
         evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
             never. Evaluations have their own environments and do not change the training. They then decide which

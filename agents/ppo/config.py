@@ -94,8 +94,8 @@ class PPOConfig(OfOnePolicy):
     anneal_clip_range: bool = field(default=False, metadata=BETWEEN_TRAININGS)
     """Reduce the clip range linearly to zero over the training."""
     clip_range_vf: float | None = field(default=None, metadata=ANY_TIME)
-    """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not. A
-    limit suits values of about 1, and slows down learning if values must become large."""
+    """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not.
+    Clipping helps if returns are near 1, and slows learning if they are large."""
     entropy_coef: float = field(default=0.0, metadata=ANY_TIME)
     """Weight of the entropy bonus."""
     value_coef: float = field(default=0.5, metadata=ANY_TIME)
@@ -175,9 +175,9 @@ class PPOConfig(OfOnePolicy):
     supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
     rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
-    """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
-    number rounds differently. Small networks are up to twice as slow with more than one thread; try more from layers of
-    about 512 on, or of 256 with minibatches of about 2048."""
+    """CPU threads (default 1). None: chosen by `auto`, otherwise 1. Other counts change rounding.
+    Small networks are up to twice as slow with more than one thread; try more from layers of about 512 on, or of 256
+    with minibatches of about 2048."""
     settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})
     """Hyperparameters of your own by name, which a loss, a subclass or a callback reads (`agent.settings`). JSON must
     be able to hold them."""

@@ -49,7 +49,7 @@ class _Acts(Command):
 
 @dataclass(frozen=True)
 class Evaluate(_Acts):
-    """Run whole episodes with an agent of a run, or of a file; or with others, let each agent play against each other.
+    """Evaluate an agent, or hold a tournament between several.
 
     A table then has the score of each agent against each other one: a win counts 1, a draw 0.5. Agents draw their
     actions at random, and their players are drawn in each game.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
@@ -33,6 +34,8 @@ class KLPenalty(hybridppo.PPO):
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss without clipping, and the penalty."""
+        if not isinstance(self.action_space, Discrete):
+            raise TypeError(f"the divergence is that of discrete actions, not of {self.action_space}")
         loss, beta = super().loss(inputs, math.inf), self.modules_of["beta"].value
         old, new = Categorical(logits=inputs.old_outputs), Categorical(logits=inputs.outputs)
         kl = kl_divergence(old, new).mean()

@@ -153,10 +153,11 @@ def test_a_checkpoint_of_the_last_iteration_stays_exact_after_the_death_of_a_wor
 class Held(Failing):
     """Steps on from the middle of the third rollout when that is paused, and then fails unless `is_repaired` is set."""
 
-    paused, is_repaired = threading.Event(), threading.Event()
+    is_within, paused, is_repaired = threading.Event(), threading.Event(), threading.Event()
 
     def _look(self, where: str) -> None:
         if where == "step" and self.steps == 42:
+            self.is_within.set()
             assert self.paused.wait(60.0)
         if not self.is_repaired.is_set():
             super()._look(where)
@@ -169,6 +170,7 @@ def test_a_checkpoint_of_the_last_iteration_stays_exact_if_the_rollout_ahead_fai
 
     def noted(sampler: Sampler) -> None:
         if sampler.counts.env_steps == 2 * BATCH:
+            assert Held.is_within.wait(60.0)
             sampler._stop[0] = 1
             Held.paused.set()
         pause(sampler)

@@ -399,10 +399,8 @@ class Stepper:
         Returns:
             How many rows of the buffer are filled, and the final observations of the new ones.
         """
-        if self._is_new:
-            self._is_new = False
-            with global_draws_warned_of():
-                return self.fill(buffer, actor, stop, first, end, num_episodes)
+        watched = global_draws_warned_of() if self._is_new else contextlib.nullcontext()
+        self._is_new = False
         environments = self._environments
         start = time.perf_counter()
         end = len(buffer.rewards) if end is None else end
@@ -410,7 +408,7 @@ class Stepper:
         for array in (buffer.restarted, buffer.absent, buffer.waiting):
             array[first:end] = 0
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
-        with process_kept():
+        with process_kept(), watched:
             if compiled is not None:
                 filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
             else:

@@ -89,8 +89,13 @@ class SingleProcess:
         """Replace the numbers by their sums over all processes."""
 
     def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors by name, with the columns of all processes in order; all other tensors are the first one's."""
-        return tensors if self.size == 1 or self.has_left else joined_columns(self.gather(on_host(tensors)))
+        """Tensors by name, with the columns of all processes in order; all other tensors are the first one's.
+
+        Columns of processes that cannot be reached are lost, and those of the first go with them.
+        """
+        if self.size == 1:
+            return tensors
+        return without_columns(tensors) if self.has_left else joined_columns(self.gather(on_host(tensors)))
 
 
 class ProcessGroup(SingleProcess):
@@ -373,6 +378,13 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         whole = joined([Rollout(**part_of(part, prefix)) for part in parts])
         found |= {f"{prefix}{name}": tensor for name, tensor in whole.columns().items()}
     return found
+
+
+def without_columns(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a checkpoint as before the first rollout, in what they have for each column."""
+    of_rollouts = tuple(_rollouts_in(tensors))
+    others = {name: tensor for name, tensor in tensors.items() if not name.startswith(of_rollouts)}
+    return {name: tensor[:0] if _OF_COLUMNS.fullmatch(name) else tensor for name, tensor in others.items()}
 
 
 def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str, Tensor]:

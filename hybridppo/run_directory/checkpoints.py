@@ -54,6 +54,8 @@ MARK = "hybridppo"
 
 Header = dict[str, Any]
 
+MOST_NESTED = 100
+"""Lists and objects in one another in a state: Python reads deeper nesting than it can write again."""
 _NUMBER = "not finite"
 """The only key of a JSON object that stands for a number that JSON lacks: its value is "nan", "inf" or "-inf"."""
 
@@ -352,19 +354,21 @@ def _checksum(header: Header) -> str:
     return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _as_json_has_it(value: Any, name: str) -> Any:
+def _as_json_has_it(value: Any, name: str, depth: int = 0) -> Any:
     """The value, with an object in place of each number that is not finite.
 
     Raises:
-        CheckpointError: for values that JSON refuses, and for keys that are no text.
+        CheckpointError: for values that JSON refuses, keys that are no text, and deeper nesting than is read back.
     """
+    if depth > MOST_NESTED:
+        raise CheckpointError(f"{name} is nested in more than {MOST_NESTED} lists and objects: flatten it")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise CheckpointError(f"{name} has the key {key!r}: a checkpoint's keys must be text, as in JSON")
-        return {key: _as_json_has_it(item, f"{name}.{key}") for key, item in value.items()}
+        return {key: _as_json_has_it(item, f"{name}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_json_has_it(item, f"{name}[]") for item in value]
+        return [_as_json_has_it(item, f"{name}[]", depth + 1) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {_NUMBER: str(float(value))}
     if not (value is None or isinstance(value, (bool, int, float, str))):
@@ -372,13 +376,15 @@ def _as_json_has_it(value: Any, name: str) -> Any:
     return value
 
 
-def _as_it_was(value: Any) -> Any:
-    """The inverse of `_as_json_has_it`."""
+def _as_it_was(value: Any, depth: int = -1) -> Any:
+    """The inverse of `_as_json_has_it`, for a header, which has the state at depth 0."""
+    if depth > MOST_NESTED:
+        raise ValueError(f"it is nested in more than {MOST_NESTED} lists and objects")
     if isinstance(value, dict):
         if value.keys() == {_NUMBER}:
             return float(value[_NUMBER])
-        return {key: _as_it_was(item) for key, item in value.items()}
-    return [_as_it_was(item) for item in value] if isinstance(value, list) else value
+        return {key: _as_it_was(item, depth + 1) for key, item in value.items()}
+    return [_as_it_was(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:

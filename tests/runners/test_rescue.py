@@ -241,17 +241,18 @@ def test_the_death_of_a_learner_likewise(where: str, tmp_path: Path, monkeypatch
 
     def dying(*arguments: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 6 and where == "update" and os.getpid() != here:
+        if calls[0] == 3 and where == "update" and os.getpid() != here:
             os._exit(3)
         return ppo_loss(*arguments)
 
     def make() -> Failing:
         return Failing() if os.getpid() == here or where == "update" else Dying("step")
 
+    config = ppo_config(**SIZES | {"num_minibatches": 1}, recurrent="gru")  # whose critic has a state for each column
     with pytest.raises(hybridppo.DistributedError, match=r"hybridppo resume .* new episodes, so not to the bits"):
-        train(env=make, loss=dying, run_dir=path, distributed=MultiLearner(2))
+        train(env=make, loss=dying, run_dir=path, config=config, distributed=MultiLearner(2))
     assert last_iteration(path) == 2
-    result = hybridppo.resume(path, env=Failing, loss=ppo_loss, distributed="local", progress=False)
+    result = hybridppo.resume(path, env=Failing, loss=ppo_loss, progress=False)
     assert [line["env_steps"] for line in lines_of(path)] == list(range(BATCH, 11 * BATCH, BATCH))
     assert result.metrics["iteration"] == 10
 

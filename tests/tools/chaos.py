@@ -19,7 +19,7 @@ that is full for a while. After each fault, the script checks that
 
 At the end of each training, its metrics must have no gap, all steps must be made, and its parameters must equal those
 of the same training without a fault, to the last bit. Exceptions are `central`, which promises no bits, and trainings
-over Ray whose lost workers were replaced, because these begin other episodes. Files in Ray's own folder do not count.
+whose lost workers were replaced or whose error says so, because these begin other episodes. Files in Ray's own folder do not count.
 The first failure ends the script with exit code 1, and the folder is kept. Linux only.
 """
 
@@ -280,6 +280,7 @@ class Run:
         ending = self.ended(trainer, {0, 1})
         if ending == "exit 1" and "SIGKILL" not in trainer.said and "learner 1 of 2 died" not in trainer.said:
             raise FailureError(f"a killed worker was not named\n{trainer.said}")
+        self.has_lost_bits |= "new episodes, so not to the bits" in trainer.said
         return "worker killed", ending
 
     def lose_workers(self, trainer: Trainer) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,3 +111,25 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.folders(tmp_path)] == ["000000000003", "000000000004"]
     checkpoints.remove_old(tmp_path, keep=5)
     assert len(checkpoints.folders(tmp_path)) == 2
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_state_that_is_nested_too_deeply_is_neither_written_nor_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = checkpoints.MOST_NESTED
+    checkpoints.save(tmp_path / "1", {}, {"a": nested(most - 1)})
+    assert checkpoints.load(tmp_path / "1").state == {"a": nested(most - 1)}
+    with pytest.raises(CheckpointError, match=rf"state\.a\[\].* is nested in more than {most} lists and objects"):
+        checkpoints.save(tmp_path / "2", {}, {"a": nested(most)})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "MOST_NESTED", 10 * most)
+        checkpoints.save(tmp_path / "3", {}, {"a": nested(most)})
+    with pytest.raises(CheckpointError, match=rf"altered: it is nested in more than {most} lists and objects"):
+        checkpoints.load(tmp_path / "3")

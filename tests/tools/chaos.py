@@ -19,8 +19,8 @@ that is full for a while. After each fault, the script checks that
 
 At the end of each training, its metrics must have no gap, all steps must be made, and its parameters must equal those
 of the same training without a fault, to the last bit. Exceptions are `central`, which promises no bits, and trainings
-whose lost workers were replaced or whose error says so, because these begin other episodes. Files in Ray's own folder do not count.
-The first failure ends the script with exit code 1, and the folder is kept. Linux only.
+whose lost workers were replaced or whose error says so, because these begin other episodes. Files in Ray's own folder
+do not count. The first failure ends the script with exit code 1, and the folder is kept. Linux only.
 """
 
 import argparse

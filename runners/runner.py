@@ -1,7 +1,6 @@
 """The loop: sample and learn, until all steps are done. Callbacks do the rest."""
 
 import logging
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -96,8 +95,7 @@ class Runner:
         self._ended_at = time.perf_counter()
         while self.share_done < 1.0 and not self.is_stopping:
             for handling in entered[-1:]:
-                if any(signal.getsignal(number) != handling.handle for number in handling.previous):
-                    handling.take_back()
+                handling.take_back()
             try:
                 self.metrics = self.iterate()
             except Stopped:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 25_773
+MOST_LINES = 25_771
 MOST_FILES = 167
 NOT_CODE = {
     tokenize.COMMENT,

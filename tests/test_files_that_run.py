@@ -15,7 +15,7 @@ from hybridppo import PPO, PPOConfig
 LIBRARY = tuple(
     str(Path(hybridppo.__file__).resolve().parents[1] / name) for name in ("hybridppo", "agents", "runners")
 )
-MOST = {"start": 64, "iteration": 26, "update": 13}
+MOST = {"start": 64, "iteration": 27, "update": 13}
 """Files of the library of which a function is called."""
 
 

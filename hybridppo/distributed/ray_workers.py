@@ -71,7 +71,7 @@ class RayProcess:
             if at_once or now - self._refuses_since >= self._patience:
                 raise DistributedError(
                     f"Ray's {self._name} has died, and a training over Ray cannot go on without it. If neither ray "
-                    "stop nor a lack of memory has ended it, see Ray's logs in /tmp/ray/session_latest/logs"
+                    "stop nor a lack of memory has ended it, see session_latest/logs in Ray's temporary folder"
                 ) from error
         except OSError:  # the network is slow, or no way leads there: nothing is known
             pass

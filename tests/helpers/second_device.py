@@ -246,7 +246,8 @@ def register() -> str:
     torch.ones(1, requires_grad=True).sum().backward()
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     operations, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-    fallback.fallback(_compute, "PrivateUse1")
+    # By name: a test may put another in the place of `_compute`, which must see new memory as well.
+    fallback.fallback(lambda operation, *args, **kwargs: _compute(operation, *args, **kwargs), "PrivateUse1")
     # torch.tensor(..., device=...) copies where no subclass is asked, and there a fallback is not enough.
     operations.impl("copy_", partial(_compute, torch.ops.aten.copy_.default), "PrivateUse1")
     register.libraries = operations, fallback  # good as long as somebody holds them

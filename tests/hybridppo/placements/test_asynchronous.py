@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
+from fake_accelerator import Event, Machine, RaceError, Stream, address_of, pretended_accelerator
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
 from same_bits import values_of
@@ -437,6 +437,17 @@ def test_reading_what_another_stream_writes_is_a_race(parts: tuple[Machine, Tens
         tensor.add_(1.0)
     stream.synchronize()
     tensor.add_(1.0)
+
+
+def test_memory_that_was_freed_is_new_to_the_next_stream(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, _, stream = parts
+    addresses: list[set[int]] = []
+    for current in (machine.streams[0], stream):
+        with machine.using(current):
+            tensors = [torch.empty(3, device=machine.device).copy_(torch.ones(3), non_blocking=True) for _ in range(50)]
+        addresses.append({address_of(tensor) for tensor in tensors})
+        del tensors
+    assert addresses[0] & addresses[1]
 
 
 def test_page_locked_memory_is_nonsense_until_somebody_waits(parts: tuple[Machine, Tensor, Stream]) -> None:

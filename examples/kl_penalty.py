@@ -5,7 +5,7 @@
 Schulman et al., "Proximal Policy Optimization Algorithms", 2017, section 4. The ratio is not clipped. The loss has the
 divergence between the policies before the update and now, times a coefficient. An update doubles the coefficient if the
 divergence was above 1.5 times its target, and halves it below the target divided by 1.5. The divergence is the mean
-over all minibatches of the update; the paper measures it once after the update. Here, actions must be discrete.
+over all minibatches of the update; the paper measures it once after the update.
 """
 
 import math
@@ -13,9 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from gymnasium.spaces import Discrete
 from torch import Tensor, nn
-from torch.distributions import Categorical, kl_divergence
 
 import hybridppo
 from hybridppo.agents.ppo.loss import Loss, LossInputs
@@ -34,11 +32,8 @@ class KLPenalty(hybridppo.PPO):
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss without clipping, and the penalty."""
-        if not isinstance(self.action_space, Discrete):
-            raise TypeError(f"the divergence is that of discrete actions, not of {self.action_space}")
         loss, beta = super().loss(inputs, math.inf), self.modules_of["beta"].value
-        old, new = Categorical(logits=inputs.old_outputs), Categorical(logits=inputs.outputs)
-        kl = kl_divergence(old, new).mean()
+        kl = self.distribution.kl(inputs.old_outputs, inputs.outputs).mean()
         return replace(loss, total=loss.total + beta * kl, extra={"kl": kl, "beta": beta})
 
     def update(self, rollout: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, kl_divergence
 
 import hybridppo
 from hybridppo.agents.agent import fill_gradient
@@ -54,7 +53,7 @@ class PPG(hybridppo.PPO):
 
     def auxiliary_loss(self, observations: Tensor, returns: Tensor, old: Tensor) -> Tensor:
         """The errors of both predictions, and the divergence of the policy from what it was."""
-        kl = kl_divergence(Categorical(logits=old), Categorical(logits=self.actor_network(observations))).mean()
+        kl = self.distribution.kl(old, self.actor_network(observations)).mean()
         auxiliary = self.modules_of["head"](self.actor_network.body(observations))
         values = torch.cat((auxiliary, self.critic_network(observations)), -1)  # [B, 2]
         return 0.5 * (values - returns[:, None]).square().sum(-1).mean() + kl

@@ -152,9 +152,6 @@ def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it(monkeypatc
     loss = loss_of(agent, {}, old_outputs=old, outputs=new, log_ratio=ratio, advantages=advantage)
     # The ratio of 1.5 is not clipped; KL = 1/2 ln(1/2 / 1/4) + 1/2 ln(1/2 / 3/4) = 1/2 ln(4/3)
     assert loss.total.item() == pytest.approx(-3.0 + 4.0 * 0.5 * math.log(4 / 3))
-    agent.action_space = Box(-1.0, 1.0, (1,))
-    with pytest.raises(TypeError, match="of discrete actions, not of Box"):
-        loss_of(agent, {}, old_outputs=old, outputs=new, log_ratio=ratio, advantages=advantage)
     monkeypatch.setattr(PPO, "update", lambda self, kl: {"kl": kl})
     betas = [agent.update(kl) and float(agent.modules_of["beta"].value) for kl in (0.016, 0.014, 0.007, 0.006)]
     assert betas == [8.0, 8.0, 8.0, 4.0]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self
 
+from hybridppo.errors import ConfigurationError
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -94,6 +95,17 @@ class Distribution:
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The results of `log_prob`, to the last bit, and of `entropy`."""
         return self.log_prob(outputs, actions), self.entropy(outputs)
+
+    def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
+        """The divergences `KL(old, new)` in nats, `[...]`, in closed form.
+
+        Raises:
+            ConfigurationError: if the distribution has no closed form.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} has no closed form of the divergence: estimate it from the log-ratios of actions, "
+            "as approx_kl does (hybridppo.agents.ppo.loss)"
+        )
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """Log-probabilities and entropies `[B]` in NumPy, and a function for their gradient.

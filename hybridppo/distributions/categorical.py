@@ -98,15 +98,28 @@ class Categorical(Distribution):
             entropies.append(-(table.exp() * table).sum(-1 if self._is_one else (-1, -2)))
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
+    def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
+        """`sum_a p_old[a] * (log p_old[a] - log p_new[a])`, summed over the choices."""
+        axes = -1 if self._is_one else (-1, -2)
+        pairs = zip(self._tables(old_outputs), self._tables(new_outputs), strict=True)
+        found = [(old.exp() * (old - new)).sum(axes) for old, new in pairs]
+        return sum(found[1:], found[0])
+
     def _of_runs(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each run, the sum of `log p[a]`, and the log-probabilities `[..., num, n]`; of one choice, `[..., n]`."""
+        """For each run, the sum of `log p[a]`, and all log-probabilities as in `_tables`."""
+        for run, table in zip(self.runs, self._tables(outputs), strict=True):
+            if self._is_one:
+                yield _of_chosen(table, actions), table
+            else:
+                yield _of_chosen(table, actions[..., run.actions]).sum(-1), table
+
+    def _tables(self, outputs: Tensor) -> Iterator[Tensor]:
+        """The log-probabilities of each run, `[..., num, n]`; of one choice, `[..., n]`."""
         if self._is_one:
-            log_probs = _log_softmax(outputs)
-            yield _of_chosen(log_probs, actions), log_probs
+            yield _log_softmax(outputs)
             return
-        for num, n, logits, chosen in self.runs:
-            table = _log_softmax(outputs[..., logits].reshape(*outputs.shape[:-1], num, n))
-            yield _of_chosen(table, actions[..., chosen]).sum(-1), table
+        for num, n, logits, _ in self.runs:
+            yield _log_softmax(outputs[..., logits].reshape(*outputs.shape[:-1], num, n))
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """As in the base; the softmaxes of a run are computed along one axis."""

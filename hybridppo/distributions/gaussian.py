@@ -79,6 +79,14 @@ class DiagonalGaussian(BoxDistribution):
         # H = 1/2 + log sqrt(2 pi) + log std, summed over dimensions
         return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
 
+    def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
+        """A sum over the dimensions. Squashing does not change it, since old and new are squashed alike."""
+        old_mean, old_log_std = old_outputs[..., : self.size], old_outputs[..., self.size :]
+        new_mean, new_log_std = new_outputs[..., : self.size], new_outputs[..., self.size :]
+        # KL = log(new std / old std) + (old std^2 + (old mean - new mean)^2) / (2 new std^2) - 1/2
+        spread = (2.0 * old_log_std).exp() + (old_mean - new_mean).square()
+        return (new_log_std - old_log_std + 0.5 * spread * (-2.0 * new_log_std).exp() - 0.5).sum(-1)
+
     def _log_prob_and_scale(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
         noise = (actions - mean) * (-log_std).exp()

@@ -116,6 +116,11 @@ class JointDistribution(Distribution):
         log_probs, entropies = zip(*found, strict=True)
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
+    def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
+        """A sum over the parts."""
+        found = [f.distribution.kl(f.own(old_outputs), f.own(new_outputs)) for f in self.factors]
+        return sum(found[1:], found[0])
+
     @property
     def has_gradient(self) -> bool:  # type: ignore[override]
         """Whether all parts have one."""

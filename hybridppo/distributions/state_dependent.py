@@ -79,6 +79,9 @@ class StateDependentGaussian(Distribution):
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         return self.normal.log_prob_and_entropy(outputs, actions)
 
+    def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:  # noqa: D102
+        return self.normal.kl(old_outputs, new_outputs)
+
     @property
     def has_gradient(self) -> bool:  # type: ignore[override]
         """False for squashed actions."""

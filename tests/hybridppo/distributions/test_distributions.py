@@ -6,11 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from torch.distributions import kl_divergence
 
+from hybridppo import ConfigurationError
 from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.deterministic import deterministic_actions
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.state_dependent import ExplorationLayout
 
 
 def gaussian(size: int = 2) -> DiagonalGaussian:
@@ -46,6 +50,51 @@ def test_against_torch_distributions() -> None:
     log_prob, entropy = gaussian(3).log_prob_and_entropy(outputs, box_actions)
     torch.testing.assert_close(log_prob, expected.log_prob(box_actions).sum(-1))
     torch.testing.assert_close(entropy, expected.entropy().sum(-1))
+
+
+def test_divergence_by_hand() -> None:
+    # 1/2 ln(1/2 / 1/4) + 1/2 ln(1/2 / 3/4) = 1/2 ln(4/3), of each of two choices
+    old, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+    for space, times in ((Discrete(2), 1), (MultiDiscrete([2, 2]), 2), (MultiBinary(3), 3)):
+        found = distribution_for(space).kl(old.repeat(1, times), new.repeat(1, times))
+        assert found.tolist() == [pytest.approx(times * 0.5 * math.log(4 / 3))]
+    # an option that both forbid adds nothing
+    forbidden = torch.tensor([[-1e8]])
+    assert Categorical(3).kl(torch.cat((old, forbidden), 1), torch.cat((new, forbidden), 1)).item() == pytest.approx(
+        0.5 * math.log(4 / 3)
+    )
+    # from N(0, 1) to N(1, 2): ln 2 + (1 + 1) / (2 * 4) - 1/2
+    outputs = torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, math.log(2.0)]])
+    of_normals = math.log(2.0) + 0.25 - 0.5
+    squashed = distribution_for(Box(-3.0, 5.0, (1,)), squash=True)
+    exploring = distribution_for(Box(-3.0, 5.0, (1,)), exploration=ExplorationLayout(4, -1))
+    for each in (gaussian(1), squashed, exploring):
+        assert each.kl(*outputs).tolist() == [pytest.approx(of_normals)]
+    # of parts that are independent: outputs are the logits, the mean, the log deviation
+    joint = distribution_for(Dict({"arm": Box(-1.0, 1.0, (1,)), "grip": Discrete(2)}))
+    both = [torch.cat((logits, numbers), 1) for logits, numbers in zip((old, new), outputs, strict=True)]
+    assert joint.kl(*both).item() == pytest.approx(of_normals + 0.5 * math.log(4 / 3))
+    actions = deterministic_actions(Box(-1.0, 1.0, (1,)), std=0.1)
+    with pytest.raises(ConfigurationError, match="DeterministicActions has no closed form of the divergence"):
+        actions.kl(old, new)
+
+
+def test_divergence_against_torch_and_by_draws() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old, new = torch.randn(2, 4, 7, 6, generator=generator)
+    torch.testing.assert_close(
+        Categorical(6).kl(old, new),
+        kl_divergence(torch.distributions.Categorical(logits=old), torch.distributions.Categorical(logits=new)),
+    )
+    normals = [torch.distributions.Normal(each[..., :3], each[..., 3:].exp()) for each in (old, new)]
+    torch.testing.assert_close(gaussian(3).kl(old, new), kl_divergence(*normals).sum(-1))
+    # the divergence of squashed actions is the mean of their log-ratio
+    squashed, count = distribution_for(Box(-3.0, 5.0, (1,)), squash=True), 100_000
+    old, new = torch.tensor([[0.5, -1.0]]), torch.tensor([[0.0, -0.5]])
+    noise = torch.randn(count, 1, generator=generator)
+    drawn = squashed.sample(old.expand(count, 2), noise)
+    mean = (squashed.log_prob(old, drawn) - squashed.log_prob(new, drawn)).mean()
+    torch.testing.assert_close(squashed.kl(old, new)[0], mean, rtol=0.0, atol=0.02)
 
 
 def test_categorical_draws_have_the_softmax_frequencies() -> None:

@@ -47,7 +47,7 @@ class PPG(hybridppo.PPO):
         """Six epochs."""
         old, generator = self.actor_network(observations).detach(), torch.Generator().manual_seed(self.version)
         for _ in range(6):
-            for rows in torch.randperm(len(returns), generator=generator).split(self.config.minibatch_size):
+            for rows in torch.randperm(len(returns), generator=generator).split(self.config.samples_per_minibatch):
                 fill_gradient(self.parameters, self.auxiliary_loss(observations[rows], returns[rows], old[rows]))
                 self.optimizer.step()
 

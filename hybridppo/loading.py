@@ -255,7 +255,8 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
     # Rollouts are the same for all policies, and one that does not learn needs no minibatches.
     model = next(iter(trained.values()))
     of_rollouts: dict[str, Any] = {field: getattr(model, field) for field in ALIKE if field != "squash_actions"}
-    of_rollouts |= {"num_minibatches": 1, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False}
+    of_rollouts |= {"num_minibatches": 1, "minibatch_size": None, "pool_size": 1, "episodes_per_rollout": None}
+    of_rollouts["normalize_rewards"] = False
     remember = (each.sequence_length for each in trained.values() if each.recurrent is not None)
     of_rollouts["sequence_length"] = next(remember, model.sequence_length)
     configs = {name: trained.get(name) or replace(agents[name].config, **of_rollouts) for name in config}

@@ -154,4 +154,4 @@ class Backend:
 
     def _rows_at_once(self, number: int, observations: Tensor) -> int:
         """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
-        return max(1, self._config.minibatch_size if observations.dtype == torch.uint8 else number)
+        return max(1, self._config.samples_per_minibatch if observations.dtype == torch.uint8 else number)

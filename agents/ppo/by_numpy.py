@@ -62,7 +62,7 @@ class NumpyBackend(Backend):
         with ExitStack() as stack:
             if count > 1:
                 stack.enter_context(torch_threads(1))
-            if count > 1 and self._config.minibatch_size > self._block_size:
+            if count > 1 and self._config.samples_per_minibatch > self._block_size:
                 while len(self._passes) < count:
                     self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
                 stack.enter_context(blas_threads(1))
@@ -280,7 +280,7 @@ class NumpyNetworks(Backend):
             and agent.config.precision == "fp32"
             and not getattr(agent.actor_network, "explores", False)
             and has_known_networks(agent)
-            and agent.config.minibatch_size <= block_size_of(agent.actor_network)
+            and agent.config.samples_per_minibatch <= block_size_of(agent.actor_network)
         )
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:

@@ -25,6 +25,8 @@ USUAL_MINIBATCHES = 32
 """Default number of minibatches per epoch."""
 USUAL_MINIBATCH_SIZE = 64
 """The fewest samples of a minibatch by default: then there are fewer minibatches."""
+DIVIDING = ("num_minibatches", "minibatch_size")
+"""Fields of which one may say how an epoch is divided."""
 USUAL_SEQUENCES = 8
 """The fewest sequences of a minibatch by default, because smaller minibatches take nearly as long."""
 LagCorrection = Literal["vtrace", "decoupled", "none"]
@@ -34,8 +36,8 @@ NOT_TOGETHER = (
 )  # fmt: skip
 """Pairs of fields of which at most one may differ from its default."""
 RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(("num_envs", "num_steps", "num_epochs", "num_minibatches", "episodes_per_rollout"), checks.COUNT),
-    **dict.fromkeys(("recurrent_size", "sequence_length"), checks.COUNT),
+    **dict.fromkeys(("num_envs", "num_steps", "num_epochs", "num_minibatches", "minibatch_size"), checks.COUNT),
+    **dict.fromkeys(("episodes_per_rollout", "recurrent_size", "sequence_length"), checks.COUNT),
     **dict.fromkeys(("learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf"), checks.POSITIVE),
     **dict.fromkeys(("max_grad_norm", "target_kl", "desired_kl"), checks.POSITIVE),
     **dict.fromkeys(("entropy_coef", "value_coef"), checks.NOT_NEGATIVE),
@@ -73,6 +75,9 @@ class PPOConfig(OfOnePolicy):
     """Minibatches per epoch. Must divide num_envs * num_steps, unless rollouts are whole episodes: sizes then differ by
     at most one. None for 32, or fewer so that each has at least 64 samples and, with recurrent, 8 sequences. Rows that
     are not steps, such as resets, are left out first; if too few rows remain, there are fewer minibatches."""
+    minibatch_size: int | None = field(default=None, metadata=ANY_TIME)
+    """Samples of a minibatch, in place of num_minibatches. Must divide num_envs * num_steps; if other rows are sampled,
+    such as whole episodes or those of several agents, no minibatch is larger, and sizes differ by at most one."""
     learning_rate: float = field(default=3e-4, metadata=ANY_TIME)
     """Learning rate of Adam."""
     critic_learning_rate: float | None = field(default=None, metadata=ANY_TIME)
@@ -190,6 +195,9 @@ class PPOConfig(OfOnePolicy):
         require(self, "num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
         self._check_schedules()
         self._check_networks()
+        is_one = None in (self.num_minibatches, self.minibatch_size)
+        rule = f"and num_minibatches={self.num_minibatches} both divide an epoch: leave one out, or set it to None"
+        require(self, "minibatch_size", is_one, rule)
         if self.episodes_per_rollout is None:
             self._check_minibatches()
         else:
@@ -220,16 +228,19 @@ class PPOConfig(OfOnePolicy):
         require_not_recorded(self, named)
 
     def _check_minibatches(self) -> None:
-        count, product = self.num_minibatches or 1, f"{self.num_envs} * {self.num_steps}"
+        product, count = f"{self.num_envs} * {self.num_steps}", self.minibatches_of(self.batch_size)
         rule = f"must divide num_envs * num_steps = {product} = {self.batch_size}"
-        require(self, "num_minibatches", self.batch_size % count == 0, rule)
-        few, number = "needs minibatches of at least 2 samples, but", self.minibatches_of(self.batch_size)
-        rule = f"{few} num_envs * num_steps / num_minibatches = {product} / {number} = 1: use fewer minibatches"
-        require(self, "normalize_advantage", not self.normalize_advantage or self.minibatch_size > 1, rule)
+        for name in DIVIDING:
+            require(self, name, self.batch_size % (getattr(self, name) or 1) == 0, rule)
+        few = "needs minibatches of at least 2 samples, but"
+        rule = f"{few} num_envs * num_steps / num_minibatches = {product} / {count} = 1: use fewer minibatches"
+        require(self, "normalize_advantage", not self.normalize_advantage or self.samples_per_minibatch > 1, rule)
         if self.recurrent is None:
             return
-        rule = f"must be at most the sequences of a rollout, {self.units} of sequence_length {self.sequence_length}"
-        require(self, "num_minibatches", count <= self.units, rule)
+        sequences = f"the sequences of a rollout, {self.units} of sequence_length {self.sequence_length}"
+        for name, limit in zip(DIVIDING, ("must be at most", "must not be below that of"), strict=True):
+            rule = f"{limit} {sequences}"
+            require(self, name, getattr(self, name) is None or count <= self.units, rule)
         has_one_step = self.num_steps % self.sequence_length == 1 or self.sequence_length == 1
         is_too_few = self.normalize_advantage and has_one_step and self.units // self.minibatches == 1
         rule = f"{few} one may be a sequence of a single step: use fewer minibatches, or another sequence_length"
@@ -268,7 +279,7 @@ class PPOConfig(OfOnePolicy):
         return min(self.minibatches_of(self.batch_size), self.units)
 
     @property
-    def minibatch_size(self) -> int:
+    def samples_per_minibatch(self) -> int:
         """Samples of a minibatch if every row of a rollout is a step."""
         return self.batch_size // self.minibatches_of(self.batch_size)
 
@@ -276,6 +287,8 @@ class PPOConfig(OfOnePolicy):
         """Minibatches of a rollout of so many samples."""
         if self.num_minibatches is not None:
             return self.num_minibatches
+        if self.minibatch_size is not None:
+            return max(1, -(-samples // self.minibatch_size))
         least = USUAL_MINIBATCH_SIZE
         if self.recurrent is not None:
             least = max(least, USUAL_SEQUENCES * min(self.sequence_length, self.num_steps))

@@ -416,6 +416,8 @@ class PPO(PolicyAgent):
         """
         config, size = self.config, len(batch)
         samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
+        if config.minibatch_size is not None and config.episodes_per_rollout is None:
+            samples = -(-size * config.batch_size // config.units)  # also of several agents, and without resets
         count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
@@ -489,7 +491,7 @@ class PPO(PolicyAgent):
         backend = backend_for(self, by_hand=by_hand)(self)
         loop, record = OptimizationLoop(self, backend, exchange), recorder_for(self)
         if record is not None and type(backend) is Backend:
-            usual = self.config.minibatch_size if self.is_the_librarys else None
+            usual = self.config.samples_per_minibatch if self.is_the_librarys else None
             loop.whole_step = RecordedStep(loop, self, record, usual_size=usual)
         return loop
 

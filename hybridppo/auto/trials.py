@@ -227,7 +227,8 @@ def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
                 num_steps, minibatches = steps, count
                 break
         # It is not known how many epochs target_kl would skip, so none is skipped.
-        small = replace(config, num_steps=num_steps, num_minibatches=minibatches, target_kl=None)
+        size = None if minibatches else config.minibatch_size
+        small = replace(config, num_steps=num_steps, num_minibatches=minibatches, minibatch_size=size, target_kl=None)
         return small, config.num_steps / num_steps
     turn = config.num_envs * config.train_frequency
     room = max(BUFFER, turn, config.n_steps * config.num_envs)

@@ -357,7 +357,8 @@ class Learners(Sampler):
     def _config_of_learners(self) -> PPOConfig:
         """The present settings of the agent, which a callback may change, with the share of each learner."""
         config, number = self._agent.config, len(self._envs)
-        return replace(config, num_envs=config.num_envs // number, num_minibatches=config.minibatches // number)
+        own: dict[str, Any] = {"num_envs": config.num_envs // number, "num_minibatches": config.minibatches // number}
+        return replace(config, **own, minibatch_size=None)
 
     def next_update(self, share_done: float) -> dict[str, Any] | None:
         """Let all idle learners learn; the next update that has ended, or None if none ended for a while."""

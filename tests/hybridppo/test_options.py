@@ -75,6 +75,7 @@ CHANGES_RESULT = {
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
         clip_rewards episodic_life""",
     PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
+        minibatch_size
         learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda
         clip_range anneal_clip_range
         clip_range_vf entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations

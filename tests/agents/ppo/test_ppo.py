@@ -195,6 +195,14 @@ def test_each_pass_is_shuffled_afresh_and_sees_every_step_once() -> None:
     assert len({tuple(rows) for rows in passes}) == 3
 
 
+@pytest.mark.parametrize(("num_valid", "sizes"), [(48, [16] * 3), (47, [15, 16, 16]), (33, [11] * 3), (32, [16] * 2)])
+def test_minibatches_of_a_size_are_no_larger_also_without_resets(num_valid: int, sizes: list[int]) -> None:
+    config = replace(PLAIN, num_minibatches=None, minibatch_size=16, num_epochs=1, fast_updates=False)
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    seen = minibatches_of(agent, with_valid_rows(make_rollout(agent), range(num_valid)))
+    assert sorted(len(rows) for rows in seen) == sizes
+
+
 @pytest.mark.parametrize(
     ("num_valid", "normalizes", "sizes"),
     [

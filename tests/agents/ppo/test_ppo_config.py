@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
+from hybridppo.agents.ppo.config import DIVIDING
 
-COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size")
+COUNTS = (
+    "num_envs", "num_steps", "num_epochs", "num_minibatches", "minibatch_size", "recurrent_size", "sequence_length",
+    "pool_size",
+)  # fmt: skip
 POSITIVE = ("learning_rate", "clip_range", "max_grad_norm", "desired_kl")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
@@ -37,7 +41,7 @@ SWITCHES = (
     ("field", "value"),
     [
         *((name, value) for name in COUNTS for value in (0, -1, 1.5, 8.0, math.nan, math.inf, True, "8", [8])),
-        *((name, None) for name in COUNTS if name != "num_minibatches"),
+        *((name, None) for name in COUNTS if name not in DIVIDING),
         *(("torch_threads", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8", [8])),
         *((name, value) for name in NUMBERS for value in (-0.1, math.nan, math.inf, -math.inf, True, "0.5", [0.5])),
         *((name, None) for name in (*POSITIVE, *NOT_NEGATIVE, *SHARES)),
@@ -62,6 +66,8 @@ SWITCHES = (
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 4096),
+        ("minibatch_size", 100),
+        ("minibatch_size", 4096),
         *(("episodes_per_rollout", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8")),
     ],
 )
@@ -136,7 +142,7 @@ def test_whole_episodes_come_from_one_environment_in_any_number_of_minibatches()
 def test_a_minibatch_of_one_cannot_be_normalised() -> None:
     with pytest.raises(ConfigurationError, match=r"^normalize_advantage .* 2 \* 2 / 4 = 1: use fewer minibatches"):
         PPOConfig(num_envs=2, num_steps=2, num_minibatches=4)
-    assert PPOConfig(num_envs=2, num_steps=2, num_minibatches=4, normalize_advantage=False).minibatch_size == 1
+    assert PPOConfig(num_envs=2, num_steps=2, num_minibatches=4, normalize_advantage=False).samples_per_minibatch == 1
 
 
 def test_a_sequence_of_one_step_cannot_be_normalised_by_itself() -> None:
@@ -162,7 +168,7 @@ def test_real_numbers_are_kept_as_such_however_they_were_written() -> None:
 
 def test_the_defaults_are_those_that_were_measured() -> None:
     config = PPOConfig()
-    assert (config.num_envs, config.num_steps, config.num_epochs, config.minibatch_size) == (4, 512, 10, 64)
+    assert (config.num_envs, config.num_steps, config.num_epochs, config.samples_per_minibatch) == (4, 512, 10, 64)
     assert (config.learning_rate, config.anneal_learning_rate, config.gamma, config.gae_lambda) == (
         3e-4, False, 0.99, 0.95,
     )  # fmt: skip
@@ -191,8 +197,8 @@ def test_where_nobody_said_how_many_minibatches_have_64_samples_or_there_are_32(
 ) -> None:
     config = PPOConfig(num_envs=num_envs, num_steps=num_steps, normalize_advantage=False)
     assert config.minibatches_of(config.batch_size) == count
-    assert config.minibatch_size * count == config.batch_size
-    assert config.minibatch_size >= 64 or count == 1
+    assert config.samples_per_minibatch * count == config.batch_size
+    assert config.samples_per_minibatch >= 64 or count == 1
 
 
 @pytest.mark.parametrize(
@@ -210,6 +216,25 @@ def test_where_nobody_said_how_many_minibatches_have_64_samples_or_there_are_32(
 )
 def test_with_a_memory_they_have_8_sequences_where_nobody_said(settings: dict[str, Any], count: int) -> None:
     assert PPOConfig(recurrent="lstm", **settings).minibatches == count
+
+
+def test_a_size_of_minibatches_stays_as_given_and_excludes_their_number() -> None:
+    config = PPOConfig(minibatch_size=256)
+    assert (config.num_minibatches, config.minibatches, config.samples_per_minibatch) == (None, 8, 256)
+    more = dataclasses.replace(config, num_envs=8)
+    assert (more.minibatch_size, more.minibatches) == (256, 16)
+    assert PPOConfig(**json.loads(json.dumps(more.to_json()))) == more
+    with pytest.raises(ConfigurationError, match=r"minibatch_size and num_minibatches=4 both divide .*, got 64"):
+        PPOConfig(num_minibatches=4, minibatch_size=64)
+    with pytest.raises(ConfigurationError, match=r"minibatch_size must divide .* = 4 \* 512 = 2048, got 96"):
+        PPOConfig(minibatch_size=96)
+    with pytest.raises(
+        ConfigurationError, match=r"minibatch_size must not be below .*, 64 of sequence_length 32, got 16"
+    ):
+        PPOConfig(recurrent="lstm", minibatch_size=16)
+    assert PPOConfig(recurrent="lstm", minibatch_size=512).minibatches == 4
+    episodes = PPOConfig(num_envs=1, episodes_per_rollout=4, minibatch_size=100)
+    assert [episodes.minibatches_of(samples) for samples in (0, 99, 100, 101, 500)] == [1, 1, 1, 2, 5]
 
 
 def test_of_whole_episodes_they_follow_from_what_was_sampled() -> None:

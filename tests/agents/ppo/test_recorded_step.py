@@ -138,7 +138,7 @@ def test_minibatches_of_the_librarys_loss_alone_are_padded(
     config = ppo_config(hidden_sizes=(8,), fast_updates=False)
     agent = PPO(gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"], config, **options)
     step = agent.loop().whole_step
-    assert step._recorded_size(config.minibatch_size - 1) == config.minibatch_size - (not is_padded)
+    assert step._recorded_size(config.samples_per_minibatch - 1) == config.samples_per_minibatch - (not is_padded)
 
 
 def test_a_size_is_recorded_when_it_comes_back() -> None:

@@ -208,7 +208,12 @@ def test_a_run_that_is_too_short_for_other_trials_says_so() -> None:
 def test_shorter_iterations_have_minibatches_of_the_same_size() -> None:
     small, times = shortened(replace(CONFIG, target_kl=0.01), 0.5)
     assert isinstance(small, PPOConfig)
-    assert (small.num_steps, small.num_minibatches, small.minibatch_size, times) == (16, 2, CONFIG.minibatch_size, 2.0)
+    assert (small.num_steps, small.num_minibatches, small.samples_per_minibatch, times) == (
+        16,
+        2,
+        CONFIG.samples_per_minibatch,
+        2.0,
+    )
     assert small.target_kl is None
     uneven = replace(CONFIG, num_envs=3, num_steps=20, num_minibatches=12)  # of 5 rows: three of them are 5 steps
     small, times = shortened(uneven, 0.1)

@@ -39,23 +39,28 @@ def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -
 def test_settings_are_those_of_the_source_in_our_terms() -> None:
     cheetah = hybridppo.tuned("HalfCheetah-v5")
     assert cheetah.value_coef == pytest.approx(2 * 0.58096)
-    assert (cheetah.num_envs, cheetah.num_steps, cheetah.minibatch_size) == (1, 512, 64)
+    assert (cheetah.num_envs, cheetah.num_steps, cheetah.samples_per_minibatch) == (1, 512, 64)
     assert cheetah.normalize_observations
     assert cheetah.normalize_rewards
     assert (cheetah.hidden_sizes, cheetah.activation, cheetah.log_std_init) == ((256, 256), "relu", -2.0)
     assert (cheetah.entropy_coef, cheetah.clip_range_vf, cheetah.anneal_learning_rate) == (0.000401762, None, False)
     assert not cheetah.orthogonal_init
     hopper = hybridppo.tuned("Hopper-v5")  # whose values are clipped, and halved twice
-    assert (hopper.clip_range_vf, hopper.value_coef, hopper.minibatch_size) == (0.2, 0.5, 64)
+    assert (hopper.clip_range_vf, hopper.value_coef, hopper.samples_per_minibatch) == (0.2, 0.5, 64)
     assert hopper.anneal_learning_rate
     walker = hybridppo.tuned("Walker2d-v5")  # whose vf_coef of 0.25 is of the squared error, and of 2,048 steps
-    assert (walker.value_coef, walker.batch_size, walker.minibatch_size, walker.num_epochs) == (0.5, 2048, 64, 10)
+    assert (walker.value_coef, walker.batch_size, walker.samples_per_minibatch, walker.num_epochs) == (
+        0.5,
+        2048,
+        64,
+        10,
+    )
     assert (walker.normalize_advantage, walker.log_std_init, walker.anneal_learning_rate) == (False, -0.5, True)
     assert walker == hybridppo.tuned("Ant-v5")
     cartpole = hybridppo.tuned("CartPole-v1")
     assert cartpole.anneal_learning_rate
     assert cartpole.anneal_clip_range
-    assert (cartpole.learning_rate, cartpole.minibatch_size) == (1e-3, 256)
+    assert (cartpole.learning_rate, cartpole.samples_per_minibatch) == (1e-3, 256)
     pendulum, car = hybridppo.tuned("Pendulum-v1"), hybridppo.tuned("MountainCarContinuous-v0")
     assert (pendulum.use_sde, pendulum.sde_sample_freq, pendulum.log_std_init) == (True, 4, 0.0)
     assert (car.use_sde, car.sde_sample_freq, car.log_std_init, car.orthogonal_init) == (True, -1, -3.29, False)
@@ -153,7 +158,7 @@ def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_tra
 
 
 def test_a_search_begins_near_the_defaults() -> None:
-    defaults = {**PPOConfig().to_json(), "minibatch_size": PPOConfig().minibatch_size, "hidden_sizes": "64,64"}
+    defaults = {**PPOConfig().to_json(), "minibatch_size": PPOConfig().samples_per_minibatch, "hidden_sizes": "64,64"}
     for name, value in first_trial().items():
         if isinstance(value, (bool, str)):
             assert value == defaults[name]

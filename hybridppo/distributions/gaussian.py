@@ -38,9 +38,11 @@ class BoxDistribution(Distribution):
         self.low, self.high, self.dtype = low, high, dtype
 
     def to_env(self, actions: Any) -> Any:
-        """Clip to the space's bounds, in the shape and type of the space."""
-        shaped = self._scaled(actions.reshape(actions.shape[:-1] + self.shape))
-        return as_dtype(namespace_of(actions).clip(shaped, self.low, self.high), self.dtype)
+        """Clip to the space's bounds, in the shape and type of the space; whole numbers are rounded."""
+        shaped, names = self._scaled(actions.reshape(actions.shape[:-1] + self.shape)), namespace_of(actions)
+        clipped = names.clip(shaped, self.low, self.high)
+        is_floating = np.issubdtype(self.dtype, np.floating)
+        return as_dtype(clipped if is_floating else names.round(clipped), self.dtype)
 
     def _scaled(self, actions: Any) -> Any:
         """The actions `[..., *shape]` in units of the space."""

@@ -14,6 +14,9 @@ from hybridppo.distributions.state_dependent import ExplorationLayout, StateDepe
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
 from hybridppo.spaces.kinds import BoxKind, ChoicesKind, CompositeKind, Kind, kind_of
 
+MOST_OPTIONS = 64
+"""Whole numbers of a `Box` are choices if each has at most this number of values; else they are rounded."""
+
 
 def distribution_for(
     space: gym.Space[Any], *, squash: bool = False, exploration: ExplorationLayout | None = None
@@ -54,7 +57,11 @@ def distribution_of(kind: Kind[Any], squash: bool) -> Distribution:
 def _(kind: BoxKind, squash: bool) -> Distribution:
     low, high, dtype = kind.space.low, kind.space.high, kind.space.dtype
     if not np.issubdtype(dtype, np.floating):
-        raise UnsupportedSpaceError(kind.space, kind.path)
+        sizes = high.astype(np.float64) - low.astype(np.float64) + 1.0
+        if (sizes <= MOST_OPTIONS).all():
+            choices = Categorical(sizes.astype(np.int64), low, dtype)
+            choices.mask_size = 0  # gymnasium has no masks for a Box
+            return choices
     if not squash:
         return DiagonalGaussian(low, high, dtype)
     if not can_be_scaled_to(low, high):

@@ -54,8 +54,8 @@ class SubEnvironment:
         self.env = make()
         self.index = index
         self._make, self._on_error, self._has_agents = make, on_error, has_agents
-        self._encode = ObservationEncoder(self.spaces.observation_space)
-        self._row = self._encode.one
+        self.encode = ObservationEncoder(self.spaces.observation_space)
+        self._row = self.encode.one
         self.given: Any = None
         """The last observation that the environment returned, if `step` returns another form of it."""
         self.seed: int | None = None
@@ -149,10 +149,10 @@ class SubEnvironment:
         if self._has_agents:
             return observation
         self.given = observation
-        observation = self._cast(observation if self._is_checked else self._encode.checked(observation))
+        observation = self._cast(observation if self._is_checked else self.encode.checked(observation))
         self._is_checked = True
-        row = observation if self._encode.layout.images else observation.astype(np.float32, copy=False)
-        self._encode.require_finite("its observation", row, self.given)
+        row = observation if self.encode.layout.images else observation.astype(np.float32, copy=False)
+        self.encode.require_finite("its observation", row, self.given)
         return observation
 
     def state(self) -> dict[str, Any]:
@@ -183,13 +183,13 @@ class SubEnvironment:
 
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
-        observation, *others = checked_step(self._encode, result)
+        observation, *others = checked_step(self.encode, result)
         self.given = result[0]
-        if not is_plain(self._encode, result):
+        if not is_plain(self.encode, result):
             self.step = self._cast_step
         else:
-            self.step = self.env.step if self._encode.is_array else self._row_step
-        return (observation if self._encode.is_array else self._encode.one(observation), *others)
+            self.step = self.env.step if self.encode.is_array else self._row_step
+        return (observation if self.encode.is_array else self.encode.one(observation), *others)
 
     def _row_step(self, action: Any) -> Any:
         self.given, reward, terminated, truncated, info = self.env.step(action)
@@ -202,11 +202,11 @@ class SubEnvironment:
 
     def _cast(self, observation: Any) -> Any:
         """An observation in the type of its `Box`, or as an encoded row."""
-        if not self._encode.is_array:
-            return self._encode.one(observation)
-        if self._encode.image is None:
-            return reshaped(observation, self._encode.space.shape)
-        return self._encode.checked(observation)
+        if not self.encode.is_array:
+            return self.encode.one(observation)
+        if self.encode.image is None:
+            return reshaped(observation, self.encode.space.shape)
+        return self.encode.checked(observation)
 
     def _failure(self, when: str, error: BaseException) -> EnvError:
         return EnvError(f"environment {self.index} (seed {self.seed}) failed {when}: {describe_error(error)}")
@@ -247,6 +247,7 @@ class SubEnvironments(Environments):
         space, actions = model.spaces.observation_space, model.spaces.action_space
         agents = tuple(map(AgentName, model.env.agents)) if has_agents else ()
         super().__init__(num_envs * max(1, len(agents)), space, actions)
+        self.encode = model.encode  # which says what it ignored
         self.agents = agents
         self._each_action = _by_environment(actions, len(agents)) if agents else each_of(actions)
         is_array = isinstance(space, gym.spaces.Box) and not agents
@@ -254,7 +255,7 @@ class SubEnvironments(Environments):
         """The shape of an observation that is copied as it is; None for rows that are encoded already."""
         self._dtype = self.encode.dtype if is_array and self.encode.image is not None else None
         """The type of images, which other numbers would be cut to."""
-        self._encoded: Callable[[Array], Array] = self.encode if is_array else lambda rows: rows
+        self.encoded: Callable[[Array], Array] = self.encode if is_array else lambda rows: rows
         # Observations (arrays [N, *space], else rows [N, *obs]) and rewards [N] share one array, so that one test finds
         # numbers that are not finite. Bytes have a separate array, and a test of the numbers among them.
         shape = (self.num_envs, *(space.shape if is_array else self.encode.shape))
@@ -291,7 +292,7 @@ class SubEnvironments(Environments):
         self._num_steps = 0
         for i in range(len(self.sub_environments)):
             self._reset(i, seed + i)
-        return self._encoded(self._columns[0]).copy()
+        return self.encoded(self._columns[0]).copy()
 
     def step(self, actions: Any) -> Step:
         """Final observations are the environments' own results of `step`, those of agents that were truncated."""
@@ -328,7 +329,7 @@ class SubEnvironments(Environments):
         rows, rewards, terminated, truncated = self._columns
         if self.absent is not None:
             terminated = terminated | self.absent
-        return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
+        return self.encoded(rows), rewards, terminated, truncated, finals_of, finals
 
     def _end_episodes(self) -> tuple[list[int], list[Array]]:
         """Begin new episodes where one has ended; return the columns of final observations, and these."""
@@ -375,7 +376,7 @@ class SubEnvironments(Environments):
         return (
             ()
             if self._terminated[i] and not self.keeps_finals
-            else ((0, self._encoded(self._rows[i : i + 1])[0].copy()),)
+            else ((0, self.encoded(self._rows[i : i + 1])[0].copy()),)
         )
 
     def _sum_infos(self, i: int, info: Any) -> None:

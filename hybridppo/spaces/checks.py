@@ -26,7 +26,7 @@ def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, 
     return EnvError(f"{which} is not supported: {error.reason or remedy}")
 
 
-REMEDY = "use Discrete, MultiDiscrete, MultiBinary, a Box of floating-point numbers, or a Dict or Tuple of those"
+REMEDY = "use Discrete, MultiDiscrete, MultiBinary, a Box, or a Dict or Tuple of those"
 """For an action space that is not supported."""
 LARGEST = float(np.finfo(np.float32).max)
 FEW = 16

@@ -7,9 +7,11 @@ distribution in `distributions/of_space.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import cache
 from itertools import accumulate, chain
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -30,6 +32,9 @@ from hybridppo.spaces.checks import (
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.rows import ImageLayout
 
+logger = logging.getLogger(__name__)
+OBSERVATION = "its observation"
+"""What an observation is called in messages."""
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
 
@@ -262,6 +267,12 @@ class MultiBinaryKind(ChoicesKind):
         return np.stack((array != 1, array != 0), axis=-1).ravel().astype(np.float32)
 
 
+@cache
+def warn_of_others(warning: str) -> None:
+    """Log this warning of parts that are ignored; once in a process, since several objects read the same space."""
+    logger.warning("%s. They are ignored, and there is no other warning", warning)
+
+
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
     """A value, or a container of values as `Dict` and `Tuple` have them, with a function applied to each part."""
     if isinstance(value, dict):
@@ -286,6 +297,8 @@ class CompositeKind(Kind[Any]):
         super().__init__(space, path)
         self._container: type[Any] = dict if isinstance(space, gym.spaces.Dict) else tuple
         self._ignores_others = False
+        self.others = ""
+        """A warning of parts of observations that the space does not have, if there were any."""
         self._set_parts({key: kind_of(part, f"{path}[{key!r}]") for key, part in parts_of(space)})
         if not self._parts:
             raise UnsupportedSpaceError(space, path, "it has no parts")
@@ -310,7 +323,8 @@ class CompositeKind(Kind[Any]):
 
     def _items(self, value: Any, name: str) -> Iterator[tuple[Kind[Any], Any]]:
         """Each part with its value."""
-        if not isinstance(value, self._container):
+        is_list = isinstance(value, list) and name == OBSERVATION and self._container is tuple
+        if not isinstance(value, self._container) and not is_list:
             raise BadValueError(
                 f"{name}{self.path} must be a {self._container.__name__}, as its space is a "
                 f"{type(self.space).__name__}, and is {shown(value)}"
@@ -320,14 +334,19 @@ class CompositeKind(Kind[Any]):
             if not self._parts.keys() <= set(keys):
                 raise BadValueError(f"{name} needs the parts {list(self._parts)} (actor_keys), and has {list(keys)}")
         elif keys != self._parts.keys() and set(keys) != set(self._parts):
-            raise BadValueError(f"{name}{self.path} has the parts {list(keys)}, and its space {list(self._parts)}")
+            if not (isinstance(value, dict) and name == OBSERVATION and set(self._parts) < set(keys)):
+                raise BadValueError(f"{name}{self.path} has the parts {list(keys)}, and its space {list(self._parts)}")
+            if not self.others:
+                others = ", ".join(repr(key) for key in keys if key not in self._parts)
+                self.others = f"{name}{self.path} has parts that its space does not have: {others}"
+                warn_of_others(self.others)
         return ((part, value[key]) for key, part in self._parts.items())
 
     def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
-        return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
+        return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, OBSERVATION)))
 
     def checked(self, observation: Any) -> Any:  # noqa: D102 - as in the base
-        items = self._items(observation, "its observation")
+        items = self._items(observation, OBSERVATION)
         return self.joined([part.checked(value) for part, value in items])
 
     def each(self, batch: Any) -> Iterator[Any]:  # noqa: D102 - as in the base

@@ -88,6 +88,14 @@ class ObservationEncoder:
         images = slices(sum(leaf.image is not None for leaf in part.leaves) for part in parts)
         return dict(zip(kind.by_key, map(RowPart, numbers, images), strict=True))
 
+    @property
+    def others(self) -> str:
+        """A warning of parts of observations that the space does not have; "" if there were none."""
+        kinds = [self._kind]
+        for kind in kinds:  # grows
+            kinds += kind.by_key.values()
+        return next((kind.others for kind in kinds if isinstance(kind, CompositeKind) and kind.others), "")
+
     def _laid_out(self) -> HoldsRows:
         """Find the `parts` of a row, and describe its numbers."""
         leaves, rows, nothing = self._kind.leaves, HoldsRows(), np.zeros(0, np.float32)

@@ -8,6 +8,7 @@ reasons why learning fails.
 """
 
 import contextlib
+import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, doubts_about
@@ -127,6 +129,8 @@ class Seen:
         report.seconds_per_reset = float(np.median(self.reset_seconds))
         if self.outside is not None:
             report.add("warning", self.outside, "give the space the true bounds (-inf and inf if there are none)")
+        if others := self._encode.others:
+            report.add("warning", others, "they are ignored: add them to the space, or leave them out")
         largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
         if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             fix = "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)"
@@ -244,13 +248,13 @@ class _Check:
             what = f"it shows images of {image.height} x {image.width} pixels and {image.channels} channels, {order}"
             report.add("note", what, "transpose them in the environment if that is wrong")
         actions = environments.action_space
-        if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
+        if isinstance(actions, gym.spaces.Box) and isinstance(distribution_for(actions), DiagonalGaussian):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
             if not np.isfinite(bounds).all():
                 report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
             elif bounds.size and not 0.1 <= np.abs(bounds).max() <= 10.0:
                 what = f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1"
-                fix = "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0); or use squash_actions"
+                fix = "use squash_actions=True, or scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
                 report.add("warning", what, fix)
 
     def _check_compiled_form(self, definition: Any) -> None:
@@ -397,7 +401,8 @@ def _sampler(environments: Environments, seed: int) -> Any:
         return batch.sample
     env: Any = environments.sub_environments[0].env
     has_agents = bool(environments.agents)
-    spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
+    # Copies: the environment may draw from its own.
+    spaces = gym.spaces.Tuple(copy.deepcopy(env.action_space.spaces if has_agents else [space]))
     spaces.seed(seed)
 
     def sample() -> Any:

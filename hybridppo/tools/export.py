@@ -193,7 +193,8 @@ class TorchPolicy(nn.Module):
         if scale:
             center, half_width = scale
             mean = center + half_width * mean.tanh()
-        return torch.minimum(torch.maximum(mean, low), high)
+        bounded = torch.minimum(torch.maximum(mean, low), high)
+        return bounded if np.issubdtype(part.dtype, np.floating) else bounded.round().long()
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""

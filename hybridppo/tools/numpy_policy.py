@@ -126,7 +126,8 @@ class Policy:
         mean = own.reshape(_shape_of(space))
         if part["squashed"]:
             mean = arrays[f"center_{number}"] + arrays[f"half_width_{number}"] * np.tanh(mean)
-        return np.asarray(np.clip(mean, arrays[f"low_{number}"], arrays[f"high_{number}"])).astype(space["dtype"])
+        bounded = np.asarray(np.clip(mean, arrays[f"low_{number}"], arrays[f"high_{number}"]))
+        return (bounded if space["dtype"].startswith("float") else bounded.round()).astype(space["dtype"])
 
 
 def _sigmoid(numbers: Any) -> Any:

@@ -218,6 +218,7 @@ KINDS = {
     "tuple": identity(Tuple((Box(-1.0, 1.0, (1,)), Discrete(3, start=1)))),
     "dict, nested": identity(NESTED),
     "squashed tuple": identity(Tuple((Discrete(2), Box(0.0, 3.0, (1,)))), squash_actions=True),
+    "whole numbers of a box": identity(Tuple((Discrete(3), Box(-2, 3, (1, 2), np.int8), Box(0, 1, (2,), np.uint8)))),
     "image and vector": KindOfSpace(Camera, LENGTH * 1.0),
     "image with channels first": KindOfSpace(partial(Camera, channels_first=True), LENGTH * 1.0),
     "image and vector, encoded": KindOfSpace(

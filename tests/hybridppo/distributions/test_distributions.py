@@ -172,6 +172,19 @@ def test_each_dimension_has_its_own_bounds() -> None:
     ]
 
 
+def test_whole_numbers_of_a_box_are_choices_or_are_rounded() -> None:
+    few, many = Box(-2, np.array([1, 3], np.int8), (2,), np.int8), Box(-1000, 1000, (2,), np.int16)
+    choices, rounded = distribution_for(few), distribution_for(many)
+    assert (type(choices), choices.output_size, choices.mask_size) == (Categorical, 4 + 6, 0)
+    actions = choices.to_env(np.array([[0, 5], [3, 0]]))
+    assert (actions.dtype, actions.tolist()) == (np.int8, [[-2, 3], [1, -2]])
+    assert isinstance(rounded, DiagonalGaussian)
+    actions = rounded.to_env(np.array([[0.6, -1.4], [2e6, -2e6]], np.float32))
+    assert (actions.dtype, actions.tolist()) == (np.int16, [[1, -1], [1000, -1000]])
+    assert distribution_for(Box(0, 63, (1,), np.int64)).output_size == 64
+    assert isinstance(distribution_for(Box(0, 64, (1,), np.int64)), DiagonalGaussian)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_box_actions_get_the_shape_and_type_of_the_space(dtype: Any) -> None:
     space = Box(-1.0, 1.0, (2, 3), dtype)

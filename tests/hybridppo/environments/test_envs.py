@@ -399,8 +399,8 @@ def test_unsupported_observation_spaces_are_refused_by_name(space: gym.Space[Any
 
 @pytest.mark.parametrize(
     "space",
-    [Box(0, 9, (2,), np.int64), gym.spaces.Text(5), Dict({"move": Discrete(2), "arm": gym.spaces.Text(3)})],
-    ids=["integer box", "text", "within"],
+    [gym.spaces.Text(5), Dict({"move": Discrete(2), "arm": gym.spaces.Text(3)})],
+    ids=["text", "within"],
 )
 @pytest.mark.parametrize("use", ["train", "PPO", "distribution_for"])
 def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], use: str) -> None:
@@ -413,7 +413,7 @@ def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], us
     with pytest.raises(EnvError) as raised:
         uses[use]()
     which = f"{space['arm']}, which is at ['arm'] of {space}," if isinstance(space, Dict) else str(space)
-    assert f"action space {which} is not supported: use Discrete, MultiDiscrete, MultiBinary, a Box of floating-" in (
+    assert f"action space {which} is not supported: use Discrete, MultiDiscrete, MultiBinary, a Box, or" in (
         str(raised.value)
     )
 

@@ -76,6 +76,18 @@ def test_what_is_single_is_written_as_a_batch_is() -> None:
             assert encode(np.stack(members)).sum() == 20 * max(1, np.prod(space.shape))
 
 
+def test_a_tuple_may_be_a_list_and_other_parts_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    encode = ObservationEncoder(VECTORS)
+    expected = encode.one(observed())
+    np.testing.assert_array_equal(encode.one(observed(keys=[*observed()["keys"]])), expected)
+    for _ in range(2):
+        np.testing.assert_array_equal(encode.one(observed(cargo=[1, 2])), expected)
+    assert encode.others == "its observation has parts that its space does not have: 'cargo'"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{encode.others}. They are ignored, and there is no other warning"
+    ]
+
+
 # What is refused
 
 
@@ -106,7 +118,6 @@ def test_what_is_single_is_written_as_a_batch_is() -> None:
             "its observation['keys'] has the parts [0], and its space [0, 1]",
         ),
         (VECTORS, observed(keys=np.zeros((2, 2))), "its observation['keys'] must be a tuple, as its space is a Tuple"),
-        (VECTORS, observed(more=1), "its observation has the parts ['speed', 'gear', 'keys', 'more'], and its space ["),
         (
             VECTORS,
             observed(speed=np.zeros(3)),

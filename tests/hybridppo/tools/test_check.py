@@ -203,6 +203,34 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert "can be trained in" in str(report)
 
 
+class Careless(gym.Env[Any, Any]):
+    """A habit of packages: parts of observations that the space does not have."""
+
+    def __init__(self) -> None:
+        self.observation_space = Dict(speed=Box(-1.0, 1.0, (2,)))
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self._observation(), float(action), self.steps > 9, False, {}
+
+    def _observation(self) -> Any:
+        return {"speed": self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32), "cargo": 3}
+
+
+def test_what_is_ignored_is_said_and_an_own_space_is_left_alone() -> None:
+    (finding,) = hybridppo.check_env(Careless, steps=20).findings
+    assert (finding.severity, finding.what) == (
+        "warning",
+        "its observation has parts that its space does not have: 'cargo'",
+    )
+
+
 @pytest.mark.parametrize("make", [Walk, Matching])
 def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
     report = hybridppo.check_env(make, seconds=0)

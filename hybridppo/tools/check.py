@@ -254,7 +254,7 @@ class _Check:
                 report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
             elif bounds.size and not 0.1 <= np.abs(bounds).max() <= 10.0:
                 what = f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1"
-                fix = "use squash_actions=True, or scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
+                fix = "use squash_actions=True, or the wrapper gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)"
                 report.add("warning", what, fix)
 
     def _check_compiled_form(self, definition: Any) -> None:

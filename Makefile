@@ -96,15 +96,15 @@ $(VENV)/installed-docs: $(VENV)/installed-dev
 	$(INSTALL) --editable ".[docs]"
 	touch $@
 
-# What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
+# What `make extras` installs, extras of setup.cfg, a line for each kind of part.
 COMPILED := compiled,ptx
 CLUSTERS := ray
-TOOLS := plot,video,onnx,tune,docs
+TOOLS := plot,video,onnx,tune,hub,docs
 TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
 
 $(VENV)/installed-extras: $(VENV)/installed-dev
-	$(INSTALL) --editable ".[$(COMPILED),$(CLUSTERS),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]" mpe2
+	$(INSTALL) --editable ".[$(COMPILED),$(CLUSTERS),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]"
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

@@ -24,11 +24,13 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
 BAR = 0.28
 """Inches per bar."""
-TITLES = {
-    "small": "8 environments, layers of 64, minibatches of 256",
-    "wide": "64 environments, layers of 256, minibatches of 2048",
+BARS = {
+    "hybridppo cpu": "hybridppo, default",
+    "hybridppo overlap": "hybridppo, overlap",
+    "hybridppo cpu-compiled-fused": "hybridppo, compiled",
+    "stable-baselines3": "stable-baselines3",
 }
-"""Cases of `speed.py` that are drawn."""
+"""The contestants of `speed.py`'s small case that are drawn, and their labels."""
 SPEEDS = "environment steps per second, sampled and learned from: longer is faster"
 LONGEST = 8.0
 """A bar longer than the shortest by more than this factor is cut off, so that the others can be told apart."""
@@ -91,13 +93,16 @@ def comparison(results: Path, picture: Path | None = None) -> Path:
 
 
 def speed(results: Path, picture: Path) -> Path:
-    """What `speed.py` measured: steps per second beside others; the picture's path."""
-    content = json.loads(results.read_text(encoding="utf-8"))
-    figure = _figure(9, 2.2)
-    for axes, (case, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
-        rounds = content["cases"][case]["rounds"]
-        _draw_speeds(axes, {name: turns.medians(rounds, name)["steps_per_second"] for name in rounds[0]}, title)
-    return _save(figure, content, picture, SPEEDS)
+    """Steps per second beside stable-baselines3, in letters for a narrow screen; the picture's path."""
+    rounds = json.loads(results.read_text(encoding="utf-8"))["cases"]["small"]["rounds"]
+    figure = _figure(6, 2.4)
+    axes = figure.subplots()
+    speeds = {label: turns.medians(rounds, name)["steps_per_second"] for name, label in BARS.items()}
+    _draw_speeds(axes, speeds, "CartPole: environment steps per second", size=13)
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    figure.savefig(picture, dpi=160, metadata={"Software": None})
+    return picture
 
 
 def field(results: Path, picture: Path) -> Path:
@@ -120,17 +125,17 @@ def field(results: Path, picture: Path) -> Path:
     return _save(figure, content, picture, SPEEDS)
 
 
-def _draw_speeds(axes: Axes, speeds: dict[str, float], title: str) -> None:
+def _draw_speeds(axes: Axes, speeds: dict[str, float], title: str, size: float = 7) -> None:
     """A bar for each contestant's steps per second, the first on top."""
     colours = [PARTS["sampling" if name.startswith("hybridppo") else "rest"] for name in speeds]
     bars = axes.barh(list(speeds), list(speeds.values()), color=colours)
-    axes.bar_label(bars, [f"{value:,.0f}" for value in speeds.values()], padding=3, fontsize=7)
+    axes.bar_label(bars, [f"{value:,.0f}" for value in speeds.values()], padding=3, fontsize=size)
     axes.invert_yaxis()
     axes.set_xlim(right=1.2 * max(speeds.values()))
-    axes.tick_params(labelsize=7)
+    axes.tick_params(labelsize=size)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title(title, fontsize=8)
+    axes.set_title(title, fontsize=size + 1)
     axes.spines[["top", "right"]].set_visible(False)
 
 

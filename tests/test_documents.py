@@ -1,7 +1,10 @@
 """What the documents refer to exists."""
 
+import ast
 import configparser
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,40 @@ def test_what_is_said_to_install_can_be_installed() -> None:
     extras = {extra for text in texts.values() for found in named.findall(text) for extra in ",".join(found).split(",")}
     assert extras - {""} - set(setup["options.extras_require"]) == set()
     assert len(extras) > 10
+
+
+def requirements() -> dict[str, set[str]]:
+    """The packages that hybridppo ("") and each extra install, in lower case."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    texts = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
+    return {
+        extra: {name.lower() for name in re.findall(r"^[\w-]+", text, re.MULTILINE)} for extra, text in texts.items()
+    }
+
+
+def test_examples_of_pages_import_what_is_installed_with_some_extra() -> None:
+    installed = set.union(*requirements().values()) | sys.stdlib_module_names | {"hybridppo"}
+    installed |= {"ipython"}  # of jupyterlab
+    of_readers = {"my_envs", "catch", "wolves", "numpy_policy", "isaaclab", "isaaclab_tasks"}
+    texts = {
+        str(page): re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S) for page in DOCUMENTS
+    }
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        texts[str(notebook)] = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    nodes = [node for each in texts.values() for text in each for node in ast.walk(ast.parse(text))]
+    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules = {name.partition(".")[0].lower() for name in named}
+    assert len(modules) > 10
+    assert modules - installed - of_readers == set()
+
+
+def test_the_extra_all_has_every_extra_of_users() -> None:
+    every = requirements()
+    left_out = {"", "all", "benchmark", "dev", "docs", "envpool", "ptx", "test"}
+    assert set.union(*(every[extra] for extra in every.keys() - left_out)) == every["all"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ places as in the repository. Sphinx makes `build/site/html` from them. A warning
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notebooks", action=argparse.BooleanOptionalAction, default=True, help="run them")
     parser.add_argument("--output", type=Path, default=SITE / "html")
+    github = (
+        "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}".format_map(os.environ) if "GITHUB_REPOSITORY" in os.environ else ""
+    )
+    parser.add_argument(
+        "--repository", default=github, help="its address, for links on each page (default: of the action)"
+    )
     arguments = parser.parse_args()
     work = arguments.output.resolve().parent
     source = work / "source"
@@ -50,7 +57,9 @@ def main() -> int:
         "-D", f"nb_execution_cache_path={work / 'notebooks'}",
         "-d", str(work / "doctrees"), str(source), str(arguments.output.resolve()),
     ]  # fmt: skip
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    code = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "REPOSITORY": arguments.repository}, check=False
+    ).returncode
     if code == 0:
         print(f"the site: {arguments.output / 'index.html'}")
     return code

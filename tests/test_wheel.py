@@ -133,8 +133,20 @@ def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
     assert names_in(build_wheel(unpacked, tmp_path / "out")) == names_in(wheel)
 
 
-def test_an_index_would_take_the_distributions(wheel: Path, sdist: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, cwd=tmp_path)
+def test_an_index_would_take_what_is_released(wheel: Path, tmp_path: Path) -> None:
+    """Its page has links to the repository, in place of the relative ones of README.md."""
+    address = "https://example.org/owner/hybridppo"
+    run(sys.executable, ROOT / "scripts" / "release.py", address, "--output", tmp_path, cwd=tmp_path)
+    (released,) = tmp_path.glob("*.whl")
+    (metadata,) = (name for name in names_in(released) if name.endswith("/METADATA"))
+    assert names_in(released) == names_in(wheel)
+    with zipfile.ZipFile(released) as archive:
+        text = archive.read(metadata).decode()
+    assert re.findall(r"^Project-URL: (\w+), (\S+)$", text, re.MULTILINE)[0] == ("Source", address)
+    assert re.findall(r"^Author: (.+)$", text, re.MULTILINE) == ["The hybridppo maintainers"]
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert f"{address}/raw/v{hybridppo.__version__}/docs/pictures/speed.png" in links
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_the_steps_of_the_dockerfile_install_it(source: Path, with_torch: Path, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ class PPG(hybridppo.PPO):
         self.modules_of["memory"] = memory
         return super().make_networks(seed)
 
-    def prepared(self, rollout: Any, rewards: Tensor, backend: Any, **options: Any) -> Any:
+    def prepared(self, rollout: Any) -> Any:
         """PPO's, which the memory keeps."""
-        steps, memory = super().prepared(rollout, rewards, backend, **options), self.modules_of["memory"]
+        steps, memory = super().prepared(rollout), self.modules_of["memory"]
         number = self.version % len(memory.returns)
         kept = steps.map(rollout.steps).some(memory.returns.shape[1])  # some repeat if not every row is a step
         memory.observations[number], memory.returns[number] = kept.observations, kept.returns

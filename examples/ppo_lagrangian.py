@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo.agents.ppo.loss import Loss, LossInputs
-from hybridppo.rollouts.advantages import gae, next_values
 
 
 class CostCritic(nn.Sequential):
@@ -32,25 +31,16 @@ class PPOLagrangian(hybridppo.PPO):
 
     keeps_final_observations = True
 
-    def prepared(self, rollout: Any, rewards: Tensor, backend: Any, **options: Any) -> Any:
+    def prepared(self, rollout: Any) -> Any:
         """The multiplier's step, the returns of costs, and the advantages of both."""
-        steps, critic = super().prepared(rollout, rewards, backend, **options), self.modules_of["costs"]
-        reached = self.following(rollout, *self.normalization.of_observations(rollout, raw=True))
-        costs = (reached[..., 1].abs() > 0.2).float()
+        steps, critic = super().prepared(rollout), self.modules_of["costs"]
+        costs = (rollout.raw.next_observations[..., 1].abs() > 0.2).float()
         excess = rollout.steps(costs).mean() - self.settings["cost_limit"]
         critic.multiplier.add_(self.settings["multiplier_rate"] * excess).clamp_(min=0.0)
-        observations, finals = self.normalization.of_observations(rollout)
-        values, of_finals = critic(observations).squeeze(-1), critic(finals).squeeze(-1)
-        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
-        rates = {"gamma": self.current.gamma, "gae_lambda": self.current.gae_lambda}
-        following = self.following(rollout, values, of_finals)
-        own = gae(rewards=costs, values=values[:-1], next_values=following, **ends, **rates)
+        values, following = self.values(rollout, critic=critic)
+        own, returns = self.targets(rollout, rewards=costs, values=values, next_values=following)
         both = (steps.advantages - critic.multiplier * own) / (1.0 + critic.multiplier)
-        return steps.with_columns(advantages=both, costs=costs, cost_returns=own + values[:-1])
-
-    def following(self, rollout: Any, rows: Tensor, finals: Tensor) -> Tensor:
-        """What each step led to, `[T, N, ...]`."""
-        return next_values(values=rows, final_rows=rollout.final_rows, final_values=finals)
+        return steps.with_columns(advantages=both, costs=costs, cost_returns=returns)
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """PPO's loss, and that of the critic of costs."""

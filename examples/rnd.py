@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import hybridppo
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.networks.actors import RunningMoments, moments_of
-from hybridppo.rollouts.advantages import discounted_sums, gae, next_values
+from hybridppo.rollouts.advantages import discounted_sums
 
 
 class RND(hybridppo.PPO):
@@ -31,20 +31,16 @@ class RND(hybridppo.PPO):
         target = self.modules_of["target"](observations).detach()
         return (self.modules_of["predictor"](observations) - target).square().mean(-1)
 
-    def prepared(self, rollout: Any, rewards: Tensor, backend: Any, **options: Any) -> Any:
+    def prepared(self, rollout: Any) -> Any:
         """The returns of novelty, and the advantages of both."""
-        steps, moments = super().prepared(rollout, rewards, backend, **options), self.modules_of["moments"]
-        observations, finals = self.normalization.of_observations(rollout)
-        reached = next_values(values=observations, final_rows=rollout.final_rows, final_values=finals)
-        novelty, gamma = self.novelty(reached), self.settings["novelty_gamma"]
+        steps, moments, gamma = super().prepared(rollout), self.modules_of["moments"], self.settings["novelty_gamma"]
+        novelty, endless = self.novelty(rollout.next_observations), rollout.without_ends()
         sums = discounted_sums(terms=novelty, decay=torch.full_like(novelty, gamma))
         moments.merge(*moments_of(rollout.steps(sums)))
-        values = self.modules_of["novelty_critic"](observations).squeeze(-1)
-        never = torch.zeros_like(rollout.terminated)
-        arguments = {"values": values[:-1], "next_values": values[1:], "terminated": never, "truncated": never}
-        rates = {"gamma": gamma, "gae_lambda": self.current.gae_lambda}
-        own = gae(rewards=novelty * (moments.variance + 1e-8).rsqrt(), **arguments, **rates)
-        columns = {"reached": reached, "novelty_returns": own + values[:-1]}
+        rewards = novelty * (moments.variance + 1e-8).rsqrt()
+        values, following = self.values(endless, critic=self.modules_of["novelty_critic"])
+        own, returns = self.targets(endless, rewards=rewards, values=values, next_values=following, gamma=gamma)
+        columns = {"reached": rollout.next_observations, "novelty_returns": returns}
         return steps.with_columns(advantages=2.0 * steps.advantages + own, **columns)
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:

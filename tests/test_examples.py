@@ -74,7 +74,7 @@ def as_written(name: str, **options: Any) -> Any:
 def test_every_change_is_found() -> None:
     assert set(BLOCKS) == {
         *EXAMPLES, "An auxiliary prediction", "Behaviour cloning beside PPO", "Another advantage estimate",
-        "Behaviour cloning beside TD3",
+        "Behaviour cloning beside TD3", "Rewards and columns of your own",
     }  # fmt: skip
     files = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments
@@ -141,8 +141,9 @@ def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], i
     ends = torch.arange(steps)[:, None] == steps - 1
     cut_off = ends & is_cut_off
     rows, final = torch.arange(steps), numbers[-1]
-    rollout = Rollout(numbers[:-1], nothing, nothing, nothing, ends & ~cut_off, cut_off, rows, rows[-1:], final)
-    return agent.prepared(rollout, torch.tensor(rewards)[:, None], agent.loop().backend)
+    of_steps = torch.tensor(rewards)[:, None]
+    rollout = Rollout(numbers[:-1], nothing, nothing, of_steps, ends & ~cut_off, cut_off, rows, rows[-1:], final)
+    return agent.prepared(replace(agent.normalization.seen(rollout), rewards=of_steps))
 
 
 def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:

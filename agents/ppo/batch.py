@@ -1,6 +1,7 @@
 """From a rollout to minibatches: normalised observations and rewards, rows or sequences, and the shuffled epochs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -409,20 +410,25 @@ class Normalization(nn.Module):
         stacks: Tensor = self._frames.stacked(frames)
         return stacks.view(*numbers.shape[:2], *stacks.shape[1:]), finals
 
-    def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
-        """The rewards to learn from, `[T, N]` of each part.
+    def seen(self, rollout: Rollout) -> Rollout:
+        """The rollout with observations as the networks take them; `raw` is the rollout itself."""
+        observations, finals = self.of_observations(rollout)
+        return replace(rollout, observations=observations, final_observations=finals, raw=rollout)
+
+    def rewarded(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Rollout]:
+        """The parts of a rollout with rewards to learn from.
 
         Args:
-            parts: the parts of a rollout.
+            parts: the parts.
             together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
         """
-        rewards: Sequence[Tensor] = [part.rewards for part in parts]
         if self.rewards is None:
-            return rewards
+            return parts
+        rewards: Sequence[Tensor] = [part.rewards for part in parts]
         if together is not None:
             rewards, found = zip(*map(self.rewards.gathered, parts), strict=True)
             self.rewards.merge(*together("rewards", found))
-        return [self.rewards.scaled(of_part) for of_part in rewards]
+        return [replace(part, rewards=self.rewards.scaled(own)) for part, own in zip(parts, rewards, strict=True)]
 
     @torch.no_grad()
     def learned(self, parts: Sequence[Rollout], together: Together) -> None:

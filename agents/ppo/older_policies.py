@@ -10,6 +10,7 @@ the policy before the update, advantages multiplied by `w`, and a clip range for
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,24 +25,31 @@ LEARNING_RATE_STEP = 0.03
 "adaptation")."""
 
 
-def corrected(batch: Batch, backend: Any, share: float | None, correction: LagCorrection) -> tuple[Tensor, Batch]:
-    """The ratios of the current policy to the one that acted, and a batch whose ratios are clipped around the former.
+def corrected(
+    rollout: Rollout, backend: Any, share: float | None, correction: LagCorrection
+) -> tuple[Rollout, dict[str, Tensor]]:
+    """The rollout with the ratios of the current policy to the one that acted, and further columns of its batch.
 
-    V-trace clips ratios around the policy that acted, and leaves the batch as it is.
+    Ratios of an update are clipped around the current policy, by its log-probabilities and the weights of the columns.
+    V-trace alone clips them around the policy that acted, and leaves the log-probabilities as they are.
 
     Args:
-        batch: the steps, `[T, N, ...]`.
+        rollout: the rollout, with observations as the networks take them.
         backend: computes the current log-probabilities of the actions.
         share: the share of the clip range; None without a pool.
         correction: how lag is corrected without a pool.
     """
-    now = backend.log_probs(batch.map(lambda column: column.flatten(0, 1))).view_as(batch.log_probs)
-    ratios = (now - batch.log_probs).exp()
+    if share is None and correction == "none":
+        return rollout, {}
+    steps = Batch(observations=rollout.observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
+    now = backend.log_probs(steps.map(lambda column: column.flatten(0, 1))).view_as(rollout.log_probs)
+    ratios = (now - rollout.log_probs).exp()
     if share is not None:
-        return ratios, batch.with_columns(log_probs=now, weights=ratios, shares=torch.full_like(ratios, share))
+        columns = {"weights": ratios, "shares": torch.full_like(ratios, share)}
+        return replace(rollout, ratios=ratios, log_probs=now), columns
     if correction == "decoupled":
-        return ratios, batch.with_columns(log_probs=now, weights=ratios.clamp(max=1.0))
-    return ratios, batch
+        return replace(rollout, ratios=ratios, log_probs=now), {"weights": ratios.clamp(max=1.0)}
+    return replace(rollout, ratios=ratios), {}
 
 
 class Pool(nn.Module):

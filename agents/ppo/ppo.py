@@ -15,8 +15,9 @@ that of every agent, `agents/agent.py`.
 import copy
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, encoded_rows
-from hybridppo.agents.ppo.batch import Batch, CriticMemory, Normalization, require_rows
+from hybridppo.agents.ppo.batch import Batch, CriticMemory, Normalization, Together, require_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.config import RECORDED, LagCorrection, PPOConfig, require_not_recorded
@@ -308,83 +309,120 @@ class PPO(PolicyAgent):
         rollouts, share = [rollout], None
         if self.config.pool_size > 1:
             rollouts, share = self._pool.rollouts(rollout, self.version)
-        moments = loop.exchange.moments
-        rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
         is_current = share is not None or rollout.version == self.version
         is_current |= self._correction_of(rollout) == "decoupled"
+        together = loop.exchange.moments
+        seen = [self._seen(one, together if one is rollout else None) for one in rollouts]
         batches: list[Any] = []
-        for number in range(len(rollout.parts)):
-            parts: list[Batch] = []
-            for one, of_one in zip(rollouts, rewards, strict=True):
-                part, memory = one.parts[number], self.critic_memory
-                steps = self.prepared(part, of_one[number], loop.backend, pool_share=share)
-                parts.append(steps.map(part.steps) if memory is None else memory.sequences(steps, part))
-            batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
+        for parts in zip(*seen, strict=True):
+            found = [self._steps_of(part, loop.backend, share) for part in parts]
+            batch = found[0] if len(found) == 1 else Batch.joined(found)
             batches.append(self._completed(batch, loop.backend, is_current=is_current))
         return loop.exchange.batch(batches)
 
-    def prepared(self, rollout: Rollout, rewards: Tensor, backend: Backend, pool_share: float | None = None) -> Batch:
+    def _seen(self, rollout: Any, together: Together | None) -> Sequence[Rollout]:
+        """The parts of a rollout as `prepared` sees them; arguments as of `Normalization.rewarded`."""
+        parts = [self.normalization.seen(part) for part in rollout.parts]
+        if type(self).rewards is not PPO.rewards:
+            parts = [replace(part, rewards=self._own_rewards(part)) for part in parts]
+        return self.normalization.rewarded(parts, together)
+
+    def _own_rewards(self, rollout: Rollout) -> Tensor:
+        if rollout.returns_so_far is not None and self.normalization.rewards is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.rewards does not work with normalize_rewards=True if max_lag is above 1 or "
+                "agents take turns, for the returns so far are those of the environment: set normalize_rewards=False"
+            )
+        rewards = self.rewards(rollout)
+        _require_like(f"{type(self).__name__}.rewards", rollout.rewards, (rewards,))
+        return rewards.to(rollout.rewards.dtype)
+
+    def _steps_of(self, rollout: Rollout, backend: Backend, share: float | None) -> Batch:
+        """The rows, or sequences, of a rollout that `_seen` returned; `share` as of `corrected`."""
+        part, columns = corrected(rollout, backend, share, self._correction_of(rollout))
+        if self.has_own_loss and self.normalization.observations is not None:
+            columns["raw_observations"] = self.normalization.of_observations(rollout.raw, raw=True)[0][:-1]
+        steps = self.prepared(part).with_columns(**columns)
+        return steps.map(part.steps) if self.critic_memory is None else self.critic_memory.sequences(steps, part)
+
+    def prepared(self, rollout: Rollout) -> Batch:
         """The steps of a rollout with what an update learns from: columns `[T, N, ...]` by name.
 
         Args:
-            rollout: the rollout, or a part of its environments.
-            rewards: `[T, N]`, normalised if that is configured.
-            backend: computes values and log-probabilities.
-            pool_share: with a pool, the share of the clip range for this update.
+            rollout: the rollout, or a part of its environments, as the update sees it: `observations` and
+                `final_observations` as the networks take them, `rewards` as learned from. `rollout.raw` is in the
+                environment's units.
         """
-        observations, finals = self.normalization.of_observations(rollout)
-        steps = Batch(observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
-        if self.has_own_loss and self.normalization.observations is not None:
-            raw, _ = self.normalization.of_observations(rollout, raw=True)
-            steps = steps.with_columns(raw_observations=raw[:-1])
-        ratios, correction = None, self._correction_of(rollout)
-        if pool_share is not None or correction != "none":
-            ratios, steps = corrected(steps, backend, pool_share, correction)
-        values, following = self.values(rollout, backend, observations, finals)
-        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
-        advantages, returns = self.targets(ratios, rewards=rewards, values=values, next_values=following, **ends)
+        steps = Batch(observations=rollout.observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
+        values, following = self.values(rollout)
+        advantages, returns = self.targets(rollout, rewards=rollout.rewards, values=values, next_values=following)
         return steps.with_columns(values=values, advantages=advantages, returns=returns)
 
-    def values(self, rollout: Rollout, backend: Backend, observations: Tensor, finals: Tensor) -> tuple[Tensor, Tensor]:
-        """The critic's values of the steps, and of what follows each step, `[T, N]`, without gradient.
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """The rewards to learn from before they are normalised, `[T, N]`; a subclass may have others.
 
         Args:
-            rollout: the rollout, or a part of its environments.
-            backend: computes values.
-            observations: `[T + 1, N, *row]`, as the networks take them.
-            finals: `[K, *row]`, the final observations.
+            rollout: as `prepared` gets it, with the rewards of the environment.
         """
-        if self.critic_memory is None:  # one batched pass
-            rows = observations.flatten(0, 1)  # [T + 1, N, *row] and [K, *row] -> [(T + 1) * N + K, *row]
-            values, of_finals = backend.values(torch.cat((rows, finals))).tensor_split([len(rows)])
-            values = values.view(observations.shape[:2])
-        else:
+        found: Tensor = rollout.rewards
+        return found
+
+    def values(self, rollout: Rollout, critic: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The values of the observations that were acted on, and of what each step led to, `[T, N]`, without gradient.
+
+        Args:
+            rollout: as `prepared` gets it.
+            critic: a module or function, `[B, *row] -> [B]` or `[B, 1]`; None for the agent's critic.
+        """
+        observations, finals, backend = rollout.observations, rollout.final_observations, self.loop().backend
+        if critic is None and self.critic_memory is not None:
             values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout)
+        else:  # one batched pass
+            rows = torch.cat((observations.flatten(0, 1), finals))  # [(T + 1) * N + K, *row]
+            found = backend.values(rows) if critic is None else values_by(critic, rows)
+            values, of_finals = found.tensor_split([found.numel() - len(finals)])
+            values = values.view(observations.shape[:2])
         following = next_values(values=values, final_rows=rollout.final_rows, final_values=of_finals)
         return values[:-1], following
 
-    def targets(self, ratios: Tensor | None, **steps: Any) -> tuple[Tensor, Tensor]:
+    def targets(
+        self,
+        rollout: Rollout,
+        *,
+        rewards: Tensor,
+        values: Tensor,
+        next_values: Tensor,
+        gamma: float | None = None,
+        gae_lambda: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """The advantages and the returns, `[T, N]` each.
 
         Args:
-            ratios: the current probabilities of the actions divided by those when they were taken, if that is corrected
-                by V-trace; a custom function of advantages is not corrected.
-            **steps: the arguments of `hybridppo.rollouts.advantages.gae`, except `gamma` and `gae_lambda`.
+            rollout: as `prepared` gets it. If it has `ratios`, V-trace corrects for older policies, but it does not
+                correct a custom function of advantages.
+            rewards: `[T, N]`.
+            values: `[T, N]`, of the observations that were acted on.
+            next_values: `[T, N]`, of what each step led to.
+            gamma: discount per step; None for the agent's.
+            gae_lambda: of `gae`; None for the agent's.
         """
-        steps |= {"gamma": self.current.gamma, "gae_lambda": self.current.gae_lambda}
+        steps: dict[str, Any] = {
+            "rewards": rewards,
+            "values": values,
+            "next_values": next_values,
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+            "gamma": self.current.gamma if gamma is None else gamma,
+            "gae_lambda": self.current.gae_lambda if gae_lambda is None else gae_lambda,
+        }
         has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
-        if ratios is not None and not has_own:
-            return vtrace(weights=ratios, **steps)
-        given, rewards = self.advantages(**steps), steps["rewards"]
-        found = given if isinstance(given, tuple) else (given,)
-        are_like = [isinstance(each, Tensor) and each.shape == rewards.shape for each in found]
-        if are_like not in ([True], [True, True]):
-            raise ConfigurationError(
-                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, or two, advantages and "
-                f"returns: got {', '.join(map(shown, found))}"
-            )
+        if rollout.ratios is not None and not has_own:
+            return vtrace(weights=rollout.ratios, **steps)
+        given = self.advantages(**steps)
+        found = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+        _require_like("advantages", rewards, found)
         advantages, *returns = (each.to(rewards.dtype) for each in found)  # NumPy's have 64 bits
-        return advantages, returns[0] if returns else advantages + steps["values"]
+        return advantages, returns[0] if returns else advantages + values
 
     def _correction_of(self, rollout: Any) -> LagCorrection:
         """The correction for older parameters, which may have acted if rows have versions."""
@@ -562,6 +600,32 @@ def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -
             kind.written_in,
         )
     return agrees
+
+
+def values_by(critic: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """The values `[B]` of rows `[B, *row]` by a critic of a subclass.
+
+    Raises:
+        ConfigurationError: if it does not give one value for each row.
+    """
+    with torch.no_grad():
+        found = critic(rows)
+    if not isinstance(found, Tensor) or found.shape not in ((len(rows),), (len(rows), 1)):
+        raise ConfigurationError(
+            f"a critic must return one value for each of {len(rows)} observations, [{len(rows)}] or [{len(rows)}, 1], "
+            f"got {shown(found)}"
+        )
+    return found.flatten()
+
+
+def _require_like(what: str, rewards: Tensor, found: Sequence[Any]) -> None:
+    """Refuse the result of a custom function that has another shape than the rewards."""
+    if not all(isinstance(each, Tensor) and each.shape == rewards.shape for each in found):
+        or_pair = ", or two, advantages and returns" if what == "advantages" else ""
+        raise ConfigurationError(
+            f"{what} must return a tensor {list(rewards.shape)}, one for each reward{or_pair}: got "
+            f"{', '.join(map(shown, found))}"
+        )
 
 
 def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:

@@ -142,6 +142,15 @@ class Rollout(Columns):
     """`[1, N]` int64, how often each agent has acted, also in steps that are open; for recurrent actors that take turns
     only. `starts` then also has the open step."""
 
+    # Set by an agent, for what it prepares
+
+    raw: Any = None
+    """The rollout before the agent's changes, in the environment's units: observations are normalised (and stacked),
+    rewards are the agent's own and normalised, and log-probabilities may be those before the update."""
+    ratios: Any = None
+    """`[T, N]`, probabilities of the actions before the update divided by those when they were taken, if V-trace
+    corrects advantages by them."""
+
     # Of a sampler
 
     outputs: Any = None
@@ -267,6 +276,22 @@ class Rollout(Columns):
         """The rows of a column that are steps, `[T, N, ...] -> [M, ...]`."""
         rows = column.flatten(0, 1)
         return rows if len(rows) == len(self.valid_rows) else rows.index_select(0, self.valid_rows)
+
+    @property
+    def next_observations(self) -> Tensor:
+        """`[T, N, *row]`: what each step led to, also if the environment was then reset.
+
+        For episodes that terminated, only if the agent's class sets `keeps_final_observations`.
+        """
+        following: Tensor = self.observations[1:].clone()
+        following.flatten(0, 1)[self.final_rows] = self.final_observations
+        return following
+
+    def without_ends(self) -> Rollout:
+        """The rollout as if its steps were those of one endless episode, for returns that go on after a reset."""
+        finals = {"final_rows": self.final_rows[:0], "final_observations": self.final_observations[:0]}
+        never = self.terminated.new_zeros(self.terminated.shape)
+        return replace(self, terminated=never, truncated=never, **finals)
 
     def of_agents(self, own: Tensor, num_agents: int) -> Rollout:
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.

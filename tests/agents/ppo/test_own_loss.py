@@ -32,6 +32,7 @@ from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.agents.ppo.ppo import backend_for
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae, next_values
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.tools.plot import find_runs, groups_of
 
@@ -366,6 +367,11 @@ def test_terms_may_be_numbers() -> None:
     assert [result.metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [0.5, 2.0, 1.5]
 
 
+def overriding(kind: Any = PPO, **methods: Any) -> Any:
+    """A subclass with these methods and attributes."""
+    return type("Own", (kind,), methods)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no Loss": ({"loss": lambda inputs, *_: inputs.values.mean()}, r"a loss must return a Loss \(.*got tensor\("),
     "a total that is a number": ({"loss": with_terms(total=1.0)}, "total of a loss must be computed from outputs"),
@@ -387,6 +393,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"advantages must return a tensor \[16, 2\], one for each reward, .*: got Tensor of shape \[15, 2\]$",
     ),
     "three advantages": ({"advantages": lambda **its: (its["rewards"],) * 3}, "or two, advantages and returns: got"),
+    "rewards of another shape": (
+        {"agent": overriding(rewards=lambda self, rollout: rollout.rewards[1:])},
+        r"Own.rewards must return a tensor \[16, 2\], one for each reward: got Tensor of shape \[15, 2\]$",
+    ),
+    "a critic of another shape": (
+        {"agent": overriding(values=lambda self, rollout: PPO.values(self, rollout, critic=lambda rows: rows))},
+        r"a critic must return one value for each of 34 observations, \[34\] or \[34, 1\], got Tensor",
+    ),
     "for td3": ({"config": TD3Config(), "advantages": one_step}, "advantages=... is for other agents than td3"),
     "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "does not work with several"),
 }
@@ -460,6 +474,58 @@ class SeeingEnds(PPO):
         ends = rollout.steps(rollout.terminated | rollout.truncated)
         self.ends = [*vars(self).get("ends", ()), *rollout.steps(following)[ends].tolist()]
         return super().update(rollout)
+
+
+class Shaped(PPO):
+    """Learns from rewards of its own, and from the values of a critic that another discount has."""
+
+    def rewards(self, rollout: Any) -> torch.Tensor:
+        assert torch.equal(rollout.rewards, rollout.raw.rewards)
+        return rollout.rewards.double() - 2.0  # NumPy's have 64 bits, too
+
+    def prepared(self, rollout: Any) -> Batch:
+        steps = super().prepared(rollout)
+        values, following = self.values(rollout, critic=lambda rows: rows[:, :1])
+        endless = rollout.without_ends()
+        of = {"rewards": torch.ones_like(values), "values": values, "next_values": following}
+        own, returns = self.targets(endless, **of, gamma=0.5, gae_lambda=0.0)
+        columns = {
+            "shaped": rollout.rewards,
+            "reached": rollout.next_observations,
+            "own": own,
+            "returns_of_own": returns,
+        }
+        return steps.with_columns(**columns)
+
+
+def test_pieces_of_prepared_take_rewards_and_a_critic_of_ones_own() -> None:
+    seen = torch.tensor([1.0, 2.0, 4.0, 8.0])[:, None, None].expand(4, 1, 3)
+    rewards, ends = torch.tensor([[3.0], [5.0], [7.0]]), torch.tensor([[False], [True], [False]])
+    given = Rollout(
+        observations=seen, actions=torch.zeros(3, 1, 3), log_probs=torch.zeros(3, 1), rewards=rewards,
+        terminated=ends & False, truncated=ends, valid_rows=torch.arange(3), final_rows=torch.tensor([1]),
+        final_observations=torch.full((1, 3), 6.0),
+    )  # fmt: skip
+    agent = Shaped(box(), box(), replace(CONFIG, num_envs=1, num_steps=3, num_minibatches=1))
+    batch = agent.batch_of(given, agent.loop())
+    assert batch.shaped.tolist() == [1.0, 3.0, 5.0]
+    assert batch.reached[:, 0].tolist() == [2.0, 6.0, 8.0]
+    assert batch.own.tolist() == [1.0 + 0.5 * 2.0 - 1.0, 1.0 + 0.5 * 6.0 - 2.0, 1.0 + 0.5 * 8.0 - 4.0]
+    assert batch.returns_of_own.tolist() == [2.0, 4.0, 5.0]
+    assert torch.equal(given.rewards, rewards)
+    assert torch.equal(given.without_ends().next_observations, seen[1:])
+
+
+def test_rewards_of_ones_own_are_normalised_like_those_of_an_environment() -> None:
+    class Tenth(PPO):
+        def rewards(self, rollout: Any) -> torch.Tensor:
+            return 0.5 * rollout.rewards  # a power of 2 rounds nothing
+
+    config = replace(CONFIG, normalize_rewards=True)
+    agents = [train(agent=kind, config=config).agent for kind in (PPO, Tenth)]
+    assert torch.equal(2.0 * agents[1].normalization.rewards.returns, agents[0].normalization.rewards.returns)
+    with pytest.raises(ConfigurationError, match=r"Tenth.rewards does not work with normalize_rewards=True if max_lag"):
+        train(agent=Tenth, config=config, placement=Mirrored("cpu", "cpu", max_lag=2))
 
 
 SCRIPT: Any = ((2, "terminated"), (3, "truncated"), (1, "both"), (4, "terminated"))

@@ -25,7 +25,7 @@ from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, dive
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import OfOnePolicy, ScheduleFunction, check_schedules, parsed
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
+from hybridppo.distributions.deterministic import Exploration, deterministic_actions
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.layers import MLP, Activation
@@ -212,11 +212,12 @@ class DDPG(PolicyAgent):
         without_warmup = copy.copy(self.exploration)
         without_warmup.warmup = 0
         self.distribution: Distribution = without_warmup
-        self._num_actions = self.exploration.size
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
             self.actor, self.critics = self.make_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
+        self.acts_by_values = self.actor is self.critics
+        """Whether one network has the values of actions and acts by them."""
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), apart=True)
         # Beside the moments, so that a placement moves them together.
@@ -231,13 +232,15 @@ class DDPG(PolicyAgent):
         # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(self._noise_seed)
 
-    def make_distribution(self) -> DeterministicActions:
+    def make_distribution(self) -> Exploration:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
         config = self.config
         return deterministic_actions(self.action_space, std=config.exploration_std, warmup=config.learning_starts)
 
     def make_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics, of multilayer perceptrons; called once. A subclass may have others.
+
+        If both are the same network, actions follow from its values, as in DQN: it learns by `critic_loss` alone.
 
         Raises:
             EnvError: if observations are images or stacks of frames, or have action masks.
@@ -262,17 +265,20 @@ class DDPG(PolicyAgent):
             return MLP(inputs, config.hidden_sizes, outputs, **layers)
 
         actor = mlp(encode.size, self.distribution.output_size, ACTOR_GAIN)
-        inputs = encode.size + self._num_actions
+        inputs = encode.size + self.exploration.size
         return actor, Critics([mlp(inputs, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
+
+    def _learning_rates(self) -> dict[str, float]:
+        rates = super()._learning_rates()
+        return rates | {"actor": rates["critic"]} if self.acts_by_values else rates
 
     def new_replay(self) -> Replay:
         """An empty replay buffer, with the parameters or on the host (`buffer_on`)."""
-        config, num_envs = self.config, self.config.num_envs
+        config, drawn = self.config, self.distribution
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
-        capacity = config.buffer_size // config.num_envs
-        return Replay(
-            capacity, num_envs, observation=self._encode.shape, action=self.distribution.action_shape, device=device
-        )
+        shapes: dict[str, Any] = {"observation": self._encode.shape, "action": drawn.action_shape}
+        capacity, dtype = config.buffer_size // config.num_envs, np.dtype(drawn.action_dtype)
+        return Replay(capacity, config.num_envs, **shapes, action_dtype=dtype.name, device=device)
 
     def minibatches(self, replay: Replay) -> Iterator[Any]:
         """The minibatches of the next update, in parts `[G, B, ...]`, on the device of the replay buffer.
@@ -283,11 +289,10 @@ class DDPG(PolicyAgent):
         generator.bit_generator.state = self._order.bit_generator.state
         if not replay.num_valid:
             return
-        sizes = [MINIBATCHES_AT_ONCE] * (config.steps_per_update // MINIBATCHES_AT_ONCE)
-        sizes += [rest] if (rest := config.steps_per_update % MINIBATCHES_AT_ONCE) else []
-        for size in sizes:
+        for first in range(0, config.steps_per_update, MINIBATCHES_AT_ONCE):
+            size = min(MINIBATCHES_AT_ONCE, config.steps_per_update - first)
             rows = replay.draw(generator, (size, config.batch_size))
-            noise: Any = np.zeros((*rows.shape, self._num_actions), np.float32)
+            noise: Any = np.zeros((*rows.shape, self.exploration.size), np.float32)
             if config.target_noise_std > 0.0:  # drawn on the host, so that the result does not depend on the device
                 noise = generator.standard_normal(noise.shape, np.float32) * np.float32(config.target_noise_std)
             yield replay.gather(rows, noise, n_steps=config.n_steps, gamma=config.gamma)
@@ -318,14 +323,11 @@ class DDPG(PolicyAgent):
         Raises:
             Stopped: if `should_stop` returns True. The agent is then as it was before.
         """
-        loop = self.loop()
-        with self._own_noise():
-            return self._update(minibatches, loop)
-
-    def _update(self, minibatches: Iterable[Any], loop: OptimizationLoop) -> Metrics:
-        counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
+        loop, counts = self.loop(), dict(self._counts)
+        sums = self.optimizer.state[self.parameters.values]["statistics"]
         # A single step is stopped only before it.
-        with self._undone_if_broken_off() if self.config.steps_per_update > 1 else nullcontext():
+        undone = self._undone_if_broken_off() if self.config.steps_per_update > 1 else nullcontext()
+        with self._own_noise(), undone:
             for part in minibatches:
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
                     sums[:2] += of_critics
@@ -340,8 +342,8 @@ class DDPG(PolicyAgent):
     def _with_passes(self, part: Any, counts: dict[str, int]) -> Iterator[tuple[Any, tuple[str, ...]]]:
         """Each minibatch with the networks that learn from it; counts the steps."""
         for minibatch in part.unbind():
-            moves_actor = (counts["gradient_steps"] + 1) % self.config.policy_delay == 0
-            yield minibatch, (CRITIC, ACTOR) if moves_actor else (CRITIC,)
+            moves_actor = not self.acts_by_values and (counts["gradient_steps"] + 1) % self.config.policy_delay == 0
+            yield minibatch, (ACTOR,) if self.acts_by_values else (CRITIC, ACTOR) if moves_actor else (CRITIC,)
             counts["measured"] += 1
             counts["gradient_steps"] += 1
             counts["measured_actor"] += moves_actor
@@ -355,7 +357,7 @@ class DDPG(PolicyAgent):
 
     def _bind_targets(self) -> None:
         """Make the target networks views of their flat tensor, which moves with the optimizer's state."""
-        self.target_actor, self.target_critics = copy.deepcopy(self.actor), copy.deepcopy(self.critics)
+        self.target_actor, self.target_critics = copy.deepcopy((self.actor, self.critics))
         targets = FlatParameters({"actor": self.target_actor, "critic": self.target_critics}, self.parameters.alignment)
         targets.rebind(self.optimizer.state[self.parameters.values]["target"])
         for target, network in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
@@ -372,15 +374,16 @@ class DDPG(PolicyAgent):
         self.optimizer.state[self.parameters.values]["statistics"].zero_()
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
         rates = self.optimizer.learning_rates
-        has_own_rate = "critic_learning_rate" in self._schedules.fields
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
         self._counts |= {"measured": 0, "measured_actor": 0}
+        if self.acts_by_values:
+            del means[-1]
         return {
-            **dict(zip(STATISTICS, means, strict=True)),
+            **dict(zip(STATISTICS, means, strict=False)),
             **(self._loop.metrics() if self._loop is not None else {}),
             "gradient_steps": self._counts["gradient_steps"],
             "learning_rate": rates["actor"],
-            **({"critic_learning_rate": rates["critic"]} if has_own_rate else {}),
+            **({"critic_learning_rate": rates["critic"]} if "critic_learning_rate" in self._schedules.fields else {}),
         }
 
     def require_finite(self) -> list[float]:
@@ -429,8 +432,7 @@ class Backend:
     def __init__(self, agent: Any) -> None:
         self._agent, self._parameters, self._optimizer = agent, agent.parameters, agent.optimizer
         self._target = agent.optimizer.state[agent.parameters.values]["target"]
-        networks = {CRITIC: agent.critics, ACTOR: agent.actor}
-        self._learning = {name: learning_mode(network) for name, network in networks.items()}
+        self._learning = {CRITIC: learning_mode(agent.critics), ACTOR: learning_mode(agent.actor)}
 
     def gradient(self, minibatch: Transitions, network: str) -> Any:
         """Fill the gradient of one network with that of its loss; no other gradient is computed.
@@ -439,7 +441,7 @@ class Backend:
             `[2]` or `[1]`: the part of `STATISTICS` that is measured in this pass.
         """
         with self._learning[network]():
-            if network == CRITIC:
+            if network == CRITIC or self._agent.acts_by_values:
                 loss, values = self._agent.critic_loss(minibatch)
                 measured = torch.stack((loss.detach(), values.detach().mean()))
             else:

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import double_dqn
 import kl_penalty
+import numpy as np
 import ppg
 import ppo_lagrangian
 import pytest
@@ -18,22 +20,24 @@ import rnd
 import set_attention
 import symmetry
 import torch
+import upgo
 from gymnasium.spaces import Box, Discrete
 from selection import only_by_default
 from stop_after import StopAfter
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, Mirrored, PPOConfig
+from hybridppo import PPO, ConfigurationError, DDPGConfig, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.networks.actors import RunningMoments
+from hybridppo.rollouts.replay import Transitions
 from hybridppo.rollouts.rollout import Rollout
 from scripts.lines import lines_of_code
 
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
-EXAMPLES = ("kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry")
+EXAMPLES = ("double_dqn", "kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry", "upgo")
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
@@ -212,6 +216,42 @@ def test_attention_of_items_does_not_depend_on_their_order() -> None:
     queries, keys, values = actor.queries_keys_values(embedded).chunk(3, -1)
     attended = embedded + (queries @ keys.mT / 8.0).softmax(-1) @ values
     assert torch.allclose(actor.head(attended).squeeze(-1), logits, atol=1e-6)
+
+
+def test_advantages_go_up_as_long_as_steps_are_good() -> None:
+    columns = {"rewards": [1.0, 0.0, 2.0, 0.0], "values": [0.0, 1.0, 0.0, 1.0], "next_values": [1.0, 0.0, 9.0, 4.0]}
+    steps: dict[str, Any] = {name: torch.tensor(column)[:, None] for name, column in columns.items()}
+    steps |= {"terminated": steps["rewards"] == 2.0, "truncated": torch.zeros(4, 1, dtype=torch.bool)}
+    advantages, returns = upgo.upgo(**steps, gamma=0.5, gae_lambda=0.0)
+    # TD errors are [1.5, -1, 2, 1]: the return of the first step ends with the value of the second, which is bad.
+    assert advantages.flatten().tolist() == [1.5, -1.0 + 0.5 * 2.0, 2.0, 1.0]
+    assert returns.flatten().tolist() == [1.5, 0.0, 2.0, 2.0]
+
+
+def test_the_learning_network_chooses_and_the_target_network_values() -> None:
+    config = DDPGConfig(hidden_sizes=(4,), settings={"epsilon_steps": 100})
+    agent: Any = double_dqn.DoubleDQN(Box(-9.0, 9.0, (4,)), Discrete(3, start=5), config)
+    agent.parameters.values.data.zero_()
+    agent.critics[-1].bias.data += torch.tensor([1.0, 2.0, 3.0])
+    agent.loop()
+    agent.target_critics[-1].bias.data[:] = torch.tensor([9.0, 8.0, 7.0])
+    rows, numbers = torch.zeros(2, 4), {"returns": torch.tensor([1.0, 1.0]), "discounts": torch.tensor([0.5, 0.0])}
+    minibatch = Transitions(rows, torch.tensor([0, 2]), **numbers, next_observations=rows, noise=torch.zeros(2, 0))
+    loss, values = agent.critic_loss(minibatch)
+    # Values are 1 and 3, and targets 1 + 0.5 * 7 and 1: the mean of the Huber losses of -3.5 and 2.
+    assert values.flatten().tolist() == [1.0, 3.0]
+    assert loss.item() == pytest.approx((3.0 + 1.5) / 2)
+    assert agent.act(np.zeros(4)) == 5 + 2
+
+
+def test_random_actions_become_rare() -> None:
+    actions, generator = double_dqn.EpsilonGreedy(4), np.random.default_rng(0)
+    actions.warmup, outputs = 40_000, np.float32([0.0, 9.0, 1.0, 1.0])
+    for rare in (0.25, 0.125, 0.0125):  # a quarter of epsilon: 1, 0.5, and at the end 0.05
+        drawn = actions.sample(np.tile(outputs, (20_000, 1)), actions.draw_noise(generator, (20_000,)))
+        shares = np.bincount(drawn, minlength=4) / 20_000
+        assert shares.tolist() == pytest.approx([rare, 1.0 - 3.0 * rare, rare, rare], abs=0.01)
+    assert actions.state() == {"drawn": 60_000}
 
 
 def test_the_auxiliary_phase_learns_values_twice_and_keeps_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import BoxDistribution, center_and_half_width
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
@@ -19,13 +20,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DeterministicActions(BoxDistribution):
+class Exploration(Distribution):
+    """Actions of an off-policy agent: the noise may depend on how many steps it was drawn for, as in a warm-up."""
+
+    size: int = 0
+    """Random numbers that a target takes, and numbers of an action that critics see."""
+    warmup: float = 0
+    """Steps of the warm-up, of all environments together; 0 for `act`."""
+    drawn = 0
+    """Steps that noise was drawn for, of all environments together. It is saved, so that a resumed run draws the same
+    noise."""
+
+    def state(self) -> dict[str, Any]:
+        """The state for `load_state`, as JSON."""
+        return {"drawn": self.drawn}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`.
+
+        Raises:
+            ValueError: if the state is invalid.
+        """
+        self.drawn = whole(state, "drawn")
+
+
+class DeterministicActions(Exploration, BoxDistribution):
     """`tanh` of an actor's outputs, for `Box` spaces with finite bounds: actions from -1 to 1, scaled to the bounds.
 
     A row of noise is `[d + 1]`. Its last number multiplies the action before the noise is added: with 1, the noise is
     added to the action; with 0, as during warm-up, the noise is the action. Sums are clipped to -1 and 1.
-
-    It counts the steps it has drawn noise for, so that a resumed run draws the same noise.
 
     Args:
         low: lower bounds of the space.
@@ -43,8 +66,6 @@ class DeterministicActions(BoxDistribution):
         super().__init__(low, high, dtype)
         self.output_size, self.noise_size, self.std, self.warmup = self.size, self.size + 1, std, warmup
         self.center, self.half_width = center_and_half_width(low, high)
-        self.drawn = 0
-        """Steps that noise was drawn for, of all environments together."""
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The noise of the next steps, `[*shape, d + 1]`; during warm-up, of `[T, N]` of them."""
@@ -85,18 +106,6 @@ class DeterministicActions(BoxDistribution):
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
         raise EnvError(f"actions of a {type(self).__name__} cannot be drawn on tensors: train PPO (PPOConfig)")
-
-    def state(self) -> dict[str, Any]:
-        """The state for `load_state`, as JSON."""
-        return {"drawn": self.drawn}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`.
-
-        Raises:
-            ValueError: if the state is invalid.
-        """
-        self.drawn = whole(state, "drawn")
 
 
 def deterministic_actions(space: gym.Space[Any], *, std: float, warmup: float = 0) -> DeterministicActions:

@@ -57,6 +57,7 @@ class Replay:
         num_envs: `N`.
         observation: shape of an observation's row.
         action: shape of an action's row.
+        action_dtype: name of the type of actions.
         device: device of the buffer.
     """
 
@@ -67,6 +68,7 @@ class Replay:
         *,
         observation: Sequence[int],
         action: Sequence[int],
+        action_dtype: str = "float32",
         device: torch.device | str = "cpu",
     ) -> None:
         self.capacity, self.num_envs = capacity, num_envs
@@ -77,7 +79,7 @@ class Replay:
 
         self.arrays: dict[str, Tensor] = {
             "observations": empty(*observation),
-            "actions": empty(*action),
+            "actions": empty(*action, dtype=getattr(torch, action_dtype)),
             "rewards": empty(),
             "next_observations": empty(*observation),
             "terminated": empty(dtype=torch.bool),

@@ -11,7 +11,6 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 from types import UnionType
@@ -93,13 +92,13 @@ class Exchange:
         found: Iterable[Any] = backend.minibatches(epoch, sizes)
         return found
 
-    def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Any:
-        """Fill the gradient of the parameters with that of the whole minibatch; return statistics."""
-        return backend.gradient(minibatch, setting)
+    def gradient_by(self, backend: Any) -> Callable[[Any, Any], Any]:
+        """A function of a minibatch and a setting, as `backend.gradient`, for the gradient of the whole minibatch."""
+        return backend.gradient  # type: ignore[no-any-return]
 
-    def descend(self, descend: Callable[[], Any]) -> Any:
-        """Step along the gradient, as `descend` does; return its norm before clipping."""
-        return descend()
+    def descent_by(self, backend: Any) -> Callable[[Any], Any]:
+        """A function of a setting that steps along the gradient, as `backend.descend`."""
+        return backend.descend  # type: ignore[no-any-return]
 
 
 class OptimizationLoop:
@@ -113,6 +112,7 @@ class OptimizationLoop:
 
     def __init__(self, agent: Any, backend: Any, exchange: Exchange) -> None:
         self._agent, self.backend, self.exchange = agent, backend, exchange
+        self._gradient, self._descend = exchange.gradient_by(backend), exchange.descent_by(backend)
         self.whole_step: Any = None
         """Makes steps in place of `step`, with the same arguments: a recorded one (`recorded_step.py`), or compiled."""
 
@@ -155,9 +155,8 @@ class OptimizationLoop:
         """
         measured = []
         for setting in passes:
-            measured.append(self.exchange.gradient(self.backend, minibatch, setting))
-            norm = self.exchange.descend(partial(self.backend.descend, setting))
-            if norm is not None:
+            measured.append(self._gradient(minibatch, setting))
+            if (norm := self._descend(setting)) is not None:
                 measured.append(norm)
         return measured
 
@@ -387,6 +386,15 @@ class PolicyAgent:
             make_exchange: makes the exchange with them; called again after the parameters have moved.
         """
         self._make_exchange, self._loop = make_exchange or Exchange, None
+
+    @contextmanager
+    def _updating(self) -> Iterator[OptimizationLoop]:
+        """A context for an update, with its loop. Numbers that are not finite are looked for after it."""
+        # A program may have turned gradients off.
+        with torch.enable_grad(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            loop = self.loop()
+            with self._own_noise():
+                yield loop
 
     def _own_noise(self) -> AbstractContextManager[None]:
         """A context in which modules such as dropout draw noise that follows from the seed."""

@@ -312,8 +312,6 @@ class DDPG(PolicyAgent):
         actions = self.actor(minibatch.observations).tanh()
         return -self.critics.first(minibatch.observations, actions).mean()
 
-    @torch.enable_grad()  # also if the program has turned gradients off
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
     def update(self, minibatches: Iterable[Any], /) -> Metrics:
         """An optimizer step on each minibatch, on the agent's device. Without a minibatch, nothing changes.
 
@@ -323,11 +321,10 @@ class DDPG(PolicyAgent):
         Raises:
             Stopped: if `should_stop` returns True. The agent is then as it was before.
         """
-        loop, counts = self.loop(), dict(self._counts)
-        sums = self.optimizer.state[self.parameters.values]["statistics"]
+        counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         # A single step is stopped only before it.
-        undone = self._undone_if_broken_off() if self.config.steps_per_update > 1 else nullcontext()
-        with self._own_noise(), undone:
+        undone = self._undone_if_broken_off if self.config.steps_per_update > 1 else nullcontext
+        with self._updating() as loop, undone():
             for part in minibatches:
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
                     sums[:2] += of_critics

@@ -108,11 +108,9 @@ class Preparation:
         assert self.run.seed is not None  # `train` and `Settings.read` see to that
         return self.run.seed
 
-    def run_to_the_end(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> TrainResult:
-        """Run a training; `more` are further fields of its plan."""
-        environments, interruption = self.environments, self.interruption
-        plan = Plan(self.env, settings, environments, agent, choice.placement, interruption, **more)
-        return run_to_the_end(plan, self.strategy)
+    def plan(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> Plan:
+        """The plan of a training; `more` are its further fields."""
+        return Plan(self.env, settings, self.environments, agent, choice.placement, self.interruption, **more)
 
     def choose(self, agent: AnyAgent, total_steps: int) -> Choice:
         """The placement that was asked for, or the one that `auto` chooses for so many steps."""

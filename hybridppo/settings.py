@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -385,8 +385,10 @@ def helps(group: type) -> dict[str, str]:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def suggests_arguments(function: Function) -> Function:
-    """A decorator that lets the error for an unknown argument name the argument that was probably meant."""
+def suggests_arguments(
+    function: Function, within: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Function:
+    """A function that is called in a context, and whose error for an unknown argument names the one probably meant."""
     ours = [*inspect.signature(function).parameters]
 
     @functools.wraps(function)
@@ -395,7 +397,8 @@ def suggests_arguments(function: Function) -> Function:
             if name not in ours:
                 hint = _hint(name, ours)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-        return function(*arguments, **keywords)
+        with within():
+            return function(*arguments, **keywords)
 
     return checked  # type: ignore[return-value]
 

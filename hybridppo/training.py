@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -64,7 +65,7 @@ from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory, require_free
-from hybridppo.running import Preparation, TrainResult, prepared
+from hybridppo.running import Preparation, TrainResult, prepared, run_to_the_end
 from hybridppo.settings import (
     Distributed,
     RunOptions,
@@ -87,8 +88,7 @@ logger = logging.getLogger(__name__)
 OnInterrupt = Literal["raise", "return"]
 
 
-@suggests_arguments
-@telling_others()
+@partial(suggests_arguments, within=telling_others)
 def train(
     env: EnvSource,
     *,
@@ -292,12 +292,13 @@ def train(
         )
         with _new_directory(run_dir if preparation.strategy.rank == 0 else None, of_run, choice.table) as directory:
             guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
-            result = preparation.run_to_the_end(of_run, trained, choice, directory=directory, **guests)
+            result = run_to_the_end(
+                preparation.plan(of_run, trained, choice, directory=directory, **guests), preparation.strategy
+            )
     return _finished(result, on_interrupt)
 
 
-@suggests_arguments
-@telling_others()
+@partial(suggests_arguments, within=telling_others)
 def resume(
     run_dir: str | Path,
     *,
@@ -427,7 +428,9 @@ def resume(
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
                 guests = {"checkpoint": checkpoint, "progress": progress, "callbacks": own_callbacks}
-                result = preparation.run_to_the_end(settings, made, choice, directory=directory, **guests)
+                result = run_to_the_end(
+                    preparation.plan(settings, made, choice, directory=directory, **guests), preparation.strategy
+                )
                 return _finished(result, on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options

@@ -79,7 +79,24 @@ class Runner:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
         try:
             with stoppable(self.agent, self._interruption), self.rescuing(between_updates=False):
-                self._run()
+                with self.first_only(), self.rescuing():
+                    self._tell_progress()
+                    self.callbacks.start()
+                self._ended_at = time.perf_counter()
+                while self.share_done < 1.0 and not self.is_stopping:
+                    for handling in entered[-1:]:
+                        handling.take_back()
+                    try:
+                        self.metrics = self.iterate()
+                    except Stopped:
+                        break
+                    with self.first_only(), self.rescuing():
+                        self._tell_progress()
+                        self.metrics = self.callbacks.measured(self.metrics)
+                        self.callbacks.tell("on_iteration", self.metrics)
+                self.interrupted = self.share_done < 1.0 and self.stopped_by is None
+                with self.first_only(), self.rescuing():
+                    self.callbacks.tell("on_finish")
         except KeyboardInterrupt as interrupt:  # other code has replaced the handler of Ctrl-C
             if not self._is_rescued or self.group.size > 1:
                 raise
@@ -87,26 +104,6 @@ class Runner:
             self.interrupted = True
         self.group.leave()  # the others have ended or are about to, and everything is saved
         return self.metrics
-
-    def _run(self) -> None:
-        with self.first_only(), self.rescuing():
-            self._tell_progress()
-            self.callbacks.start()
-        self._ended_at = time.perf_counter()
-        while self.share_done < 1.0 and not self.is_stopping:
-            for handling in entered[-1:]:
-                handling.take_back()
-            try:
-                self.metrics = self.iterate()
-            except Stopped:
-                break
-            with self.first_only(), self.rescuing():
-                self._tell_progress()
-                self.metrics = self.callbacks.measured(self.metrics)
-                self.callbacks.tell("on_iteration", self.metrics)
-        self.interrupted = self.share_done < 1.0 and self.stopped_by is None
-        with self.first_only(), self.rescuing():
-            self.callbacks.tell("on_finish")
 
     def _tell_progress(self) -> None:
         self.callbacks.run.iteration, self.callbacks.run.env_steps = self.iteration, self.steps_learned

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -11,12 +12,15 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 import hybridppo
 from hybridppo import PPO, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 
 LIBRARY = tuple(
     str(Path(hybridppo.__file__).resolve().parents[1] / name) for name in ("hybridppo", "agents", "runners")
 )
 MOST = {"start": 64, "iteration": 27, "update": 13}
 """Files of the library of which a function is called."""
+MOST_FRAMES = 12
+"""Calls between the user's call of `train` and the user's loss, in any file."""
 
 
 class Files:
@@ -105,3 +109,19 @@ def test_in_an_update(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPO, "update", watched)
     hybridppo.train("CartPole-v1", total_steps=1024, placement="cpu", config=CONFIG, seed=0, progress=False)
     assert len(seen[2]) <= MOST["update"], sorted(seen[2])
+
+
+@pytest.mark.parametrize("fast_updates", [True, False])
+def test_a_debugger_passes_through_few_frames_from_train_to_a_loss(fast_updates: bool) -> None:
+    depths: list[int] = []
+
+    def depth() -> int:
+        return len(inspect.stack(context=0))
+
+    def mine(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
+        depths.append(depth())
+        return ppo_loss(inputs, config, clip_range)
+
+    config = replace(CONFIG, num_epochs=1, fast_updates=fast_updates)
+    hybridppo.train("CartPole-v1", total_steps=64, placement="cpu", config=config, loss=mine, seed=0, progress=False)
+    assert min(depths) - depth() - 1 <= MOST_FRAMES

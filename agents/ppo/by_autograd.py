@@ -65,28 +65,33 @@ class Backend:
             All of `STATISTICS` except the last, and the extra metrics of the loss, `[5 + E]`.
         """
         with self._learning():
-            loss, statistics = self._loss(minibatch, clip_range)
-            fill_gradient(self._parameters, loss.total)
+            steps = minibatch.steps()
+            inputs, clip_range = self._inputs(minibatch, steps), steps.clip_range(clip_range)
+            loss = self._agent.loss(inputs, clip_range)
+            if self._agent.has_own_loss:
+                loss = checked(loss, inputs.values)
+            statistics = self._statistics(loss, inputs, clip_range)
+            if steps.counted is not None:  # means over all rows become means over those that count
+                share = steps.counted.float().mean()
+                loss, statistics = replace(loss, total=loss.total / share), statistics / share
+            self._backward(loss.total)
         if self.extra_names is None:
             self.extra_names = tuple(loss.extra)
         if not loss.extra and not self.extra_names:
             return statistics
         return torch.cat((statistics, scalars(loss.extra, self.extra_names, statistics.device)))
 
-    def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
-        """The loss of a minibatch, and all of `STATISTICS` except the last."""
+    def _inputs(self, minibatch: Any, steps: Batch) -> LossInputs:
+        """The inputs of the loss, of the rows that are steps."""
         with self._rounding():
             outputs, values = (minibatch.only_steps(tensor).float() for tensor in self._forward(minibatch))
-        steps = minibatch.steps()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, steps.actions)
-        log_ratio = log_prob - steps.log_probs
-        clip_range = steps.clip_range(clip_range)
         inputs = LossInputs(
             observations=steps.observations,
             raw_observations=steps.observations if steps.raw_observations is None else steps.raw_observations,
             actions=steps.actions,
             outputs=outputs,
-            log_ratio=log_ratio,
+            log_ratio=log_prob - steps.log_probs,
             advantages=steps.advantages,
             entropy=entropy,
             values=values,
@@ -96,18 +101,17 @@ class Backend:
             agent=self._agent,
             columns={name: column for name, column in vars(steps).items() if name not in Batch.__annotations__},
         )
-        if steps.counted is not None:
-            inputs = without_padding(inputs, steps.counted)
-        loss = self._agent.loss(inputs, clip_range)
-        if self._agent.has_own_loss:
-            loss = checked(loss, values)
-        with torch.no_grad():
-            kl, clipped = approx_kl(inputs.log_ratio), clip_fraction(inputs.log_ratio, clip_range)
-            statistics = torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
-        if steps.counted is not None:  # means over all rows become means over those that count
-            share = steps.counted.float().mean()
-            loss, statistics = replace(loss, total=loss.total / share), statistics / share
-        return loss, statistics
+        return inputs if steps.counted is None else without_padding(inputs, steps.counted)
+
+    @torch.no_grad()
+    def _statistics(self, loss: Loss, inputs: LossInputs, clip_range: float | Tensor) -> Tensor:
+        """All of `STATISTICS` except the last, of a minibatch."""
+        kl, clipped = approx_kl(inputs.log_ratio), clip_fraction(inputs.log_ratio, clip_range)
+        return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+
+    def _backward(self, total: Tensor) -> None:
+        """Fill the gradient of the parameters with that of the loss."""
+        fill_gradient(self._parameters, total)
 
     def descend(self, clip_range: float | Tensor | None = None) -> Tensor | float:
         """Clip the gradient to `max_grad_norm` and step along it; return its norm before clipping."""

@@ -283,24 +283,22 @@ class NumpyNetworks(Backend):
             and agent.config.samples_per_minibatch <= block_size_of(agent.actor_network)
         )
 
-    def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
-        """As in the base."""
-        outputs = self._passes.forward(array_of(minibatch.observations))
-        self._last = [torch.from_numpy(own.T).requires_grad_() for own in outputs]
-        statistics = super().gradient(minibatch, clip_range)
-        # No gradient: the loss does not depend on this network.
-        found = [torch.zeros_like(own) if own.grad is None else own.grad for own in self._last]
-        self._passes.backward(*(gradient.numpy().T for gradient in found))
-        self._flat_gradient += self._passes.gradient
-        return statistics
-
-    descend = NumpyBackend.descend
-
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
+        found = self._passes.forward(array_of(minibatch.observations))
+        self._last = [torch.from_numpy(own.T).requires_grad_() for own in found]
         outputs, values = self._last
         if isinstance(self._actor, Network):
             outputs = self._actor.finished(outputs, minibatch.observations)
         return outputs, values.squeeze(-1)
+
+    def _backward(self, total: Tensor) -> None:
+        super()._backward(total)
+        # No gradient: the loss does not depend on this network.
+        found = [torch.zeros_like(own) if own.grad is None else own.grad for own in self._last]
+        self._passes.backward(*(gradient.numpy().T for gradient in found))
+        self._flat_gradient += self._passes.gradient
+
+    descend = NumpyBackend.descend
 
 
 class HiddenLayers:

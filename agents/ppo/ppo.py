@@ -15,7 +15,7 @@ that of every agent, `agents/agent.py`.
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,6 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -234,31 +233,49 @@ class PPO(PolicyAgent):
         self.current = with_values(self.current, learning_rate=rate)
         self.optimizer.set_learning_rates(self._learning_rates())
 
-    @torch.enable_grad()  # also if the program has turned gradients off
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked below
     def update(self, rollout: Rollout) -> Metrics:
         """Train `num_epochs` epochs on the rollout, in freshly shuffled minibatches.
 
         Raises:
             TrainingError: if a loss, a gradient or the parameters are not finite. The agent cannot be used any more.
         """
-        loop, num_columns = self.loop(), sum(part.rewards.shape[1] for part in rollout.parts)
-        with loop.backend.updating(), self._own_noise():
+        num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
+        with self._updating() as loop, loop.backend.updating():
             if self.critic_memory is not None:
                 self.critic_memory.fit(num_columns)
             self.normalization.fit(num_columns)
             with self._undone_if_broken_off():
                 batch = self.batch_of(rollout, loop)
                 sizes = self.minibatch_sizes(batch)
-                epochs = self._learn(batch, sizes, loop)
+                order_before = self._order.bit_generator.state
+                statistics: list[Tensor] = []
+                """For each epoch, those of its minibatches, `[M, 5 + E + 1]`, with the norm last."""
+                for epoch in self._epochs(batch, sizes):
+                    statistics.append(loop.epoch(epoch, sizes, self.current.clip_range))
+                    if self._has_gone_too_far(statistics[-1]):
+                        # The generator is left as if only these epochs had been drawn.
+                        self._order.bit_generator.state = order_before
+                        batch.orders(self._order, len(statistics))
+                        break
             self.normalization.learned(rollout.parts, loop.exchange.moments)
             if self.critic_memory is not None:
                 self.critic_memory.learned()
             self.version += 1
-            return self._metrics(rollout, batch, epochs, loop)
+            return self._metrics(rollout, batch, statistics, loop)
+
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterable[Any]:
+        """The batch of each epoch, freshly shuffled; a rollout without steps has no epochs."""
+        if not sizes:
+            return ()
+        orders = batch.orders(self._order, self.config.num_epochs)
+        found: Iterable[Any] = batch.epochs(orders, sizes, self.config.normalize_advantage)
+        return found
 
     def _metrics(self, rollout: Rollout, batch: Any, epochs: list[Tensor], loop: OptimizationLoop) -> Metrics:
         """The metrics of an update, whose numbers must be finite."""
+        if not epochs:
+            width = len(STATISTICS) + len(loop.backend.extra_names or ())
+            epochs = [torch.full((1, width), torch.nan, device=self.parameters.values.device)]
         means = torch.cat(epochs).mean(0)
         (*measured, of_step), (explained,), (norm,), (variance,), of_pool = (
             read_together(  # the only wait for the device
@@ -458,23 +475,6 @@ class PPO(PolicyAgent):
             samples = -(-size * config.batch_size // config.units)  # also of several agents, and without resets
         count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
         return [(i + 1) * size // count - i * size // count for i in range(count)]
-
-    def _learn(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
-        """Learn from a batch; return each epoch's statistics of minibatches, `[M, 5 + E + 1]`, with the norm last."""
-        if not sizes:  # a rollout without steps teaches nothing
-            width = len(STATISTICS) + len(loop.backend.extra_names or ())
-            return [torch.full((1, width), torch.nan, device=self.parameters.values.device)]
-        before = self._order.bit_generator.state
-        orders = batch.orders(self._order, self.config.num_epochs)
-        statistics: list[Tensor] = []
-        for epoch in batch.epochs(orders, sizes, self.config.normalize_advantage):
-            statistics.append(loop.epoch(epoch, sizes, self.current.clip_range))
-            if self._has_gone_too_far(statistics[-1]):
-                # The generator is left as if only these epochs had been drawn.
-                self._order.bit_generator.state = before
-                batch.orders(self._order, len(statistics))
-                break
-        return statistics
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""

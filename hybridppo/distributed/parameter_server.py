@@ -214,7 +214,11 @@ class Served(Exchange):
         self.begun_at = version if self.begun_at is None else self.begun_at
         return found
 
-    def descend(self, descend: Callable[[], Any]) -> float:
+    def descent_by(self, backend: Any) -> Callable[[Any], float]:
+        """As in the base."""
+        return self._descend
+
+    def _descend(self, setting: Any) -> float:
         """Let the server make the step."""
         self._num_left -= 1
         lag, norm, _ = self._exchange(self._agent.parameters.gradient)

@@ -6,6 +6,7 @@ the order of the shards, so the result depends on the number of shards, but not 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -71,8 +72,12 @@ class ShardedUpdate(Exchange):
         for minibatch, weights in zip(zip(*shards, strict=True), epoch.weights.unbind(1), strict=True):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
-    def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
-        """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
+    def gradient_by(self, backend: Any) -> Callable[[Any, Any], Tensor]:
+        """As in the base."""
+        return partial(self._gradient, backend)
+
+    def _gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
+        """The weighted sum of the shards' means is the mean over the minibatch."""
         gradient, statistics = self._parameters.gradient, torch.empty(0)
         size, rows = len(gradient), None
         # Shards with rows come first: they show how many statistics there are.

@@ -72,7 +72,7 @@ class Stops:
     """Raises a signal at the n-th event of a run: a step sampled, a step learned, or an iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from hybridppo.agents.agent import Exchange
+        from hybridppo.agents.agent import OptimizationLoop
         from hybridppo.distributions.categorical import Categorical
         from hybridppo.distributions.deterministic import DeterministicActions
         from hybridppo.distributions.gaussian import DiagonalGaussian
@@ -86,7 +86,7 @@ class Stops:
             (DiagonalGaussian, "sample"),
             (JointDistribution, "sample"),
             (DeterministicActions, "sample"),
-            (Exchange, "descend"),
+            (OptimizationLoop, "step"),
             (Workers, "fill_async"),
             (Runner, "_completed"),
         ):

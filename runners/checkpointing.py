@@ -84,7 +84,7 @@ class Checkpointing(Callback):
         if self._logged < self.runner.iteration:  # the error came before
             self.on_metrics(run, self.runner.metrics)
         is_new = self.save()
-        if self.is_saved:
+        if self.is_saved and run.iteration:  # what fails in its first rollout would fail again
             resume = command("hybridppo", "resume", self.directory.given)
             has_lost = is_new and self.runner.sampler.failure is not None
             but = ", with new episodes, so not to the bits of a run without the error" if has_lost else ""

@@ -184,8 +184,12 @@ def describe_error(error: BaseException) -> str:
     return f"{shown_error(error)}{remedy}\n{trace}"
 
 
+BETWEEN = "hybridppo.", "gymnasium.wrappers.", "gymnasium.core", "gymnasium.utils.", "gymnasium.envs.registration"
+"""The modules between a training and what an environment does itself."""
+
+
 def _is_of_library(frame: TracebackType) -> bool:
-    return str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0] == "hybridppo"
+    return str(frame.tb_frame.f_globals.get("__name__")).startswith(BETWEEN)
 
 
 def describe_action(action: Any) -> str:

@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from hybridppo.environments.base import Environments, warned_of_closing
-from hybridppo.environments.checks import require_spaces
+from hybridppo.environments.checks import describe_error, require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import (
@@ -31,7 +31,7 @@ from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked
-from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_name
+from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError, message_of, shown, shown_name
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
@@ -226,16 +226,21 @@ def _errors_named(source: EnvSource, env_kwargs: dict[str, Any]) -> Iterator[Non
         yield
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {message_of(error)}") from error
-    except ConfigurationError:
+    except HybridPPOError:
         raise
-    except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
+    except gym.error.Error as error:
         raise EnvError(f"environment {source!r} cannot be made: {message_of(error)} ({WHERE_TO_LOOK})") from error
-    except TypeError as error:
-        if not any(f"unexpected keyword argument '{name}'" in message_of(error) for name in env_kwargs):
-            raise
-        raise ConfigurationError(
-            f"environment {source!r} takes other arguments than env_kwargs has: {error}"
-        ) from error
+    except Exception as error:
+        message = message_of(error)
+        if isinstance(error, TypeError) and any(
+            f"unexpected keyword argument '{name}'" in message for name in env_kwargs
+        ):
+            what = f"environment {source!r} takes other arguments than env_kwargs has"
+            raise ConfigurationError(f"{what}: {error}") from error
+        if str(source).rpartition(":")[2] not in gym.registry:
+            raise EnvError(f"environment {source!r} cannot be made: {message} ({WHERE_TO_LOOK})") from error
+        own = error.__cause__ if type(error.__cause__) is type(error) else error  # gymnasium raises some of them again
+        raise EnvError(f"environment {source!r} cannot be made: {describe_error(own)}") from error
 
 
 def _made_by(

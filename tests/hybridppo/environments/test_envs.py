@@ -323,6 +323,20 @@ def test_an_unknown_id_is_refused_by_name(env_id: str) -> None:
         make_environments(env_id, 2)
 
 
+@pytest.mark.parametrize("error", [ImportError("no ROM"), ValueError("bad map"), TypeError("2 given"), KeyError("x")])
+def test_an_error_of_a_constructor_is_named_as_its_own(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(**arguments: Any) -> Any:
+        raise error
+
+    monkeypatch.setitem(gym.registry, "Failing-v0", EnvSpec("Failing-v0", made))
+    with pytest.raises(EnvError) as caught:
+        make_environments("Failing-v0", 1)
+    message = str(caught.value)
+    assert message.startswith(f"environment 'Failing-v0' cannot be made: {type(error).__name__}: ")
+    assert "in made" in message
+    assert "registry" not in message
+
+
 def test_a_function_may_make_one_environment() -> None:
     environments = make_environments(partial(ScriptedEnv, SCRIPTS[0]), 3)
     assert environments.num_envs == 3

@@ -192,8 +192,9 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         runner = strategy.runner(agent, sampler, placement, **goal, callbacks=callbacks, interruption=plan.interruption)
         run.environments = RunEnvironments(runner.steer)
         stack.callback(run.environments.close)
-        seconds, keep = settings.run.checkpoint_seconds, settings.run.keep_checkpoints
-        checkpointing = Checkpointing(runner, directory, seconds=seconds, keep=keep)
+        options = settings.run
+        seconds, every, keep = options.checkpoint_seconds, options.checkpoint_every, options.keep_checkpoints
+        checkpointing = Checkpointing(runner, directory, seconds=seconds, every=every, keep=keep)
         stack.callback(checkpointing.close)
         runner.callbacks.all += _callbacks(plan, strategy, runner, checkpointing, stack)
         if plan.checkpoint is not None and directory is not None:

@@ -25,6 +25,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.checkpoints import numbers_named, remove_numbered
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.runners.episodes import made_for
 from hybridppo.runners.runner import Runner
@@ -37,9 +38,12 @@ from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
 
 ONLY_PPO = "self_play is for PPO (PPOConfig): leave it out"
-FIRST_RATING = 1200.0
+FIRST_RATING, SCALE = 1200.0, 400.0
+"""The rating of the first snapshot, and the difference at which a win is ten times as likely as a loss."""
 STEP = 16.0
 """The most that one game changes a rating (Elo, "The Rating of Chessplayers", 1978)."""
+WINDOW = 100
+"""The latest games that count in the score against a snapshot."""
 
 
 def opponent_of(path: Path) -> Opponent:
@@ -96,6 +100,12 @@ def with_self_play(
         policies["policy_of"] = config.agents.get if config.agents else policy_of or policy_by_name
         policies["policies"] = tuple(policy for policy in config.policies if policy not in config.played)
     return SelfPlayOptions(**vars(options), opponent_of=opponent_of, **policies)
+
+
+def ratings_of(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, float]:
+    """The Elo ratings of a run at a checkpoint, by the names of their metrics; empty without self-play."""
+    _, loop = RunDirectory.open(run_dir).load_checkpoint(checkpoint).part("runner")
+    return {name: value for name, value in loop["metrics"].items() if name.endswith("self_play/rating")}
 
 
 def round_robin(
@@ -178,8 +188,9 @@ class OpponentPool:
     learns: bool
     rating: float = FIRST_RATING
     """The present rating of the policy."""
-    snapshots: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By name, from the oldest to the newest: the rating, and the games and the score of learners against it."""
+    snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name, from the oldest to the newest: the `rating`, and the `results` of learners in the latest games against
+    it, a digit for each: 2 for a win, 1 for a draw, 0 for a loss."""
 
     def weights(self, latest: float, *, prioritised: bool) -> list[float]:
         """The probability of each snapshot; `latest` is that of the newest."""
@@ -189,7 +200,8 @@ class OpponentPool:
         shares = np.ones(len(others))
         if prioritised:
             # One draw is added to the games, so that every opponent is drawn at times.
-            beaten = np.array([(one["score"] + 0.5) / (one["games"] + 1.0) for one in others])
+            results = [one["results"] for one in others]
+            beaten = np.array([(sum(map(int, each)) + 1) / (2 * len(each) + 2) for each in results])
             shares = (1.0 - beaten) ** 2
         found: list[float] = [*((1.0 - latest) * shares / shares.sum()), latest]
         return [float(share) for share in found]
@@ -243,7 +255,8 @@ class OpponentPools(Callback):
             self._tell()
             return
         for policy, pool in before.arguments[0].items():
-            self.pools[policy].rating, self.pools[policy].snapshots = pool["rating"], pool["snapshots"]
+            snapshots = {name: {"results": "", **snapshot} for name, snapshot in pool["snapshots"].items()}
+            self.pools[policy].rating, self.pools[policy].snapshots = pool["rating"], snapshots
         paths = [self._folder / policy / name for policy, pool in self.pools.items() for name in pool.snapshots]
         missing = [path for path in paths if not path.is_file()]
         if missing:
@@ -277,14 +290,14 @@ class OpponentPools(Callback):
             remove_numbered(self._folder / policy, self._told | self._told_before | saved)
 
     def on_metrics(self, run: TrainingRun, metrics: Any) -> Metrics:
-        """Ratings, and win rates against each snapshot."""
+        """Ratings, and the mean score in the latest games against each snapshot."""
         found: Metrics = {}
         for policy, pool in self.pools.items():
             name = f"{policy}/self_play" if policy else "self_play"
             found |= {f"{name}/rating": pool.rating, f"{name}/snapshots": len(pool.snapshots)}
             for snapshot, one in pool.snapshots.items():
-                if one["games"]:
-                    found[f"{name}/win_rate/{int(snapshot)}"] = one["score"] / one["games"]
+                if results := one["results"]:
+                    found[f"{name}/score/{int(snapshot)}"] = sum(map(int, results)) / (2 * len(results))
         return found
 
     def on_end(self, run: TrainingRun) -> None:
@@ -298,7 +311,7 @@ class OpponentPools(Callback):
             self._agents[policy].save(self._folder / policy / name)
         for policy in policies:
             pool = self.pools[policy]
-            pool.snapshots[name] = {"rating": pool.rating, "games": 0.0, "score": 0.0}
+            pool.snapshots[name] = {"rating": pool.rating, "results": ""}
             while len(pool.snapshots) > self._options.pool:
                 del pool.snapshots[next(iter(pool.snapshots))]
 
@@ -306,12 +319,11 @@ class OpponentPools(Callback):
         pool, snapshot = self.pools[learner], self.pools[policy].snapshots.get(name)
         if snapshot is None:  # it has left the pool during the game
             return
-        expected = 1.0 / (1.0 + 10.0 ** ((snapshot["rating"] - pool.rating) / 400.0))
+        expected = 1.0 / (1.0 + 10.0 ** ((snapshot["rating"] - pool.rating) / SCALE))
         change = STEP * (score - expected)
         pool.rating += change
         snapshot["rating"] -= change
-        snapshot["games"] += 1.0
-        snapshot["score"] += score
+        snapshot["results"] = f"{snapshot['results']}{round(2 * score)}"[-WINDOW:]
 
     def _tell(self) -> None:
         pools = {}

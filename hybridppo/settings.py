@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -268,9 +268,11 @@ class RunOptions:
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT | SECONDS)
-    """The most seconds between two checkpoints."""
-    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
-    """How many of the newest checkpoints to keep, besides the best one by mean return."""
+    """The most seconds between two checkpoints, unless `checkpoint_every` says when they are written."""
+    checkpoint_every: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
+    """Environment steps, of all environments together, between two checkpoints. None: by `checkpoint_seconds`."""
+    keep_checkpoints: int | None = field(default=3, metadata=CHANGEABLE | SAME_RESULT | {"least": 1})
+    """How many of the newest checkpoints to keep, besides the best one by mean return. None: all."""
 
     distributed: str = field(default="local", metadata=CHANGEABLE)
     """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
@@ -638,7 +640,9 @@ def origin() -> dict[str, Any]:
 def _require_types(found: dict[str, Any]) -> None:
     """Refuse the contents of a `config.json` that lack a setting, or have one of another type."""
     of_agent = {"agents": dict, "played": list} if "policies" in found else {"agent": str, "config": dict}
-    for name, kind in {**KINDS, **of_agent, **dict.fromkeys(fields_of(*GROUPS), object)}.items():
+    options = fields_of(*GROUPS).items()  # a run of an older version lacks later options
+    needed = [name for name, option in options if option.default is MISSING or name == "seed"]
+    for name, kind in {**KINDS, **of_agent, **dict.fromkeys(needed, object)}.items():
         _require(found, name, kind)
     for name in found.get("policies", ()):
         _require(found["policies"], name, dict)

@@ -122,7 +122,8 @@ def train(
     track: str = "",
     start_from: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
-    keep_checkpoints: int = 3,
+    checkpoint_every: int | None = None,
+    keep_checkpoints: int | None = 3,
     distributed: str | Distributed = "local",
     address: str | None = None,
     self_play: SelfPlay | dict[str, Any] | None = None,
@@ -196,8 +197,11 @@ def train(
         track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
         start_from: A run directory, or a file written by agent.save, with networks to start from. Everything else
             starts anew.
-        checkpoint_seconds: The most seconds between two checkpoints.
-        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return.
+        checkpoint_seconds: The most seconds between two checkpoints, unless `checkpoint_every` says when they are
+            written.
+        checkpoint_every: Environment steps, of all environments together, between two checkpoints. None: by
+            `checkpoint_seconds`.
+        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return. None: all.
         distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
             multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
             fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
@@ -325,6 +329,7 @@ def resume(
     target_return: float | None = None,
     track: str | None = None,
     checkpoint_seconds: float | None = None,
+    checkpoint_every: int | None = None,
     keep_checkpoints: int | None = None,
     distributed: str | Distributed | None = None,
     address: str | None = None,
@@ -370,8 +375,11 @@ def resume(
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
         track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
-        checkpoint_seconds: The most seconds between two checkpoints.
-        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return.
+        checkpoint_seconds: The most seconds between two checkpoints, unless `checkpoint_every` says when they are
+            written.
+        checkpoint_every: Environment steps, of all environments together, between two checkpoints. None: by
+            `checkpoint_seconds`.
+        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return. None: all.
         distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
             multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
             fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.

@@ -1,5 +1,6 @@
 """Checkpoints: what a training saves, when it is saved, and how it is restored. It also writes `metrics.jsonl`."""
 
+import sys
 import time
 from typing import Any
 
@@ -27,20 +28,31 @@ class Checkpointing(Callback):
     Args:
         runner: the training.
         directory: where to write; None writes nothing.
-        seconds: most seconds between two checkpoints.
-        keep: number of newest checkpoints to keep, besides the best.
+        seconds: most seconds between two checkpoints, if `every` is None.
+        every: environment steps between two checkpoints.
+        keep: number of newest checkpoints to keep, besides the best; None keeps all.
     """
 
     is_of_library = True
 
-    def __init__(self, runner: Runner, directory: RunDirectory | None, *, seconds: float = 60.0, keep: int = 3) -> None:
-        self.runner, self.directory, self._seconds, self._keep = runner, directory, seconds, keep
+    def __init__(
+        self,
+        runner: Runner,
+        directory: RunDirectory | None,
+        *,
+        seconds: float = 60.0,
+        every: int | None = None,
+        keep: int | None = 3,
+    ) -> None:
+        self.runner, self.directory, self._seconds, self._every = runner, directory, seconds, every
+        self._keep = sys.maxsize if keep is None else keep
         self.is_saved = False
         """Whether the last checkpoint is on the disk."""
         self.evaluation: Any = None
         """The evaluations during the training, whose `state` checkpoints hold; None if there are none (any more)."""
         self._of_evaluation: dict[str, Any] = {"env_steps": 0, "reported": 0, "pending": None}
-        self._saved_at = time.monotonic()
+        self._saved_at, self._steps_at = time.monotonic(), 0
+        """The time and the environment steps of the last checkpoint that was due."""
         self._logged = 0
         """The iteration of the last line of metrics."""
         self._number, self._numbered = -1, (-1, -1, False)
@@ -59,7 +71,7 @@ class Checkpointing(Callback):
         """From here on, there is always a checkpoint to resume from."""
         if run.iteration == 0:
             self.save()
-        self._saved_at, self._logged = time.monotonic(), run.iteration
+        self._saved_at, self._steps_at, self._logged = time.monotonic(), run.env_steps, run.iteration
 
     def on_metrics(self, run: TrainingRun, metrics: Any) -> None:
         """Write the metrics of an iteration, to which all other callbacks have added theirs."""
@@ -68,10 +80,14 @@ class Checkpointing(Callback):
             self.directory.log(dict(metrics))
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Save if the time has come."""
-        if time.monotonic() - self._saved_at > self._seconds:
+        """Save if the time has come, or the steps are made."""
+        if self._every is None:
+            is_due = time.monotonic() - self._saved_at > self._seconds
+        else:
+            is_due = run.env_steps // self._every > self._steps_at // self._every
+        if is_due:
             self.save()
-            self._saved_at = time.monotonic()
+            self._saved_at, self._steps_at = time.monotonic(), run.env_steps
 
     def on_finish(self, run: TrainingRun) -> None:
         """Save the result."""

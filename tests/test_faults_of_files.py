@@ -32,6 +32,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.settings import Settings
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -99,6 +100,7 @@ from pathlib import Path
 import torch
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.settings import Settings
 
 path = Path(sys.argv[1])
 run = RunDirectory(path, {})
@@ -760,6 +762,12 @@ def test_a_configuration_without_a_field_is_refused_by_field(run_dir: Path) -> N
     edit(run_dir / "config.json", lambda config: config.pop("seed"))
     with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: it has no seed"):
         hybridppo.load(run_dir)
+
+
+def test_a_configuration_of_before_an_option_has_the_default(run_dir: Path) -> None:
+    edit(run_dir / "config.json", lambda config: config.pop("checkpoint_every"))
+    assert resume(run_dir).saved
+    assert Settings.read(RunDirectory.open(run_dir)).run.checkpoint_every is None
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_anew_aloud(

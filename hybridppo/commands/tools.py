@@ -19,10 +19,11 @@ from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, Ru
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluation import environment_of, evaluate_agent, like_training
-from hybridppo.loading import load
+from hybridppo.loading import is_agent_file, load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.episodes import Evaluation
+from hybridppo.self_play import FIRST_RATING, SCALE, ratings_of, round_robin
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 
@@ -78,10 +79,12 @@ class Evaluate(_Acts):
         actions = "most probable" if self.deterministic else "sampled"
         text = f"{returns_of(found, agent.config, self.episodes)}, {actions} actions"
         show(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
+        if not self.json and not is_agent_file(self.run_dir):
+            scale = f"Elo, from {FIRST_RATING:g} at the start; {SCALE:g} more win 10 times as often as they lose"
+            for name, rating in ratings_of(self.run_dir, self.checkpoint).items():
+                show(f"{name}: {rating:.0f} ({scale})")
 
     def _round_robin(self, env: EnvSource, options: EnvironmentOptions) -> None:
-        from hybridppo.self_play import round_robin
-
         agents = {str(path): load(path, self.checkpoint) for path in (self.run_dir, *self.others)}
         if len(agents) <= len(self.others):
             raise ConfigurationError("each agent of a round robin must be given once")

@@ -5,6 +5,7 @@ placements.json  what `auto` measured and chose
 metrics.jsonl    a line per iteration
 evaluations.jsonl  a line per evaluation during training
 checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
+latest           a text with the path of the newest one: a link that every system has
 trace.json       a profile of a few iterations, if asked for
 result.json      at the end
 lock             locked by the process that trains here, which lock.json names
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 WhichCheckpoint = Literal["latest", "best"]
 
 CONFIG = "config.json"
+LATEST = "latest"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 """The files of lines."""
 PATH_OF_RUN = "a path, or None to write nothing"
@@ -127,7 +129,7 @@ class RunDirectory:
 
         Args:
             path: of the folder, of the `config.json` in it, or of one of its checkpoints, which `load_checkpoint` then
-                reads.
+                reads; `latest` in the folder is the path of the newest.
 
         Raises:
             RunDirectoryError: if it is no run directory, or of another format.
@@ -245,6 +247,8 @@ class RunDirectory:
         for name in (METRICS, EVALUATIONS):
             files.sync_file(self.path / name)  # the lines that the checkpoint counts
         checkpoints.save(folder, tensors, state, score=score)
+        with self.tolerating(f"writing {self.path / LATEST}", "it names an older checkpoint"):
+            files.replace_synced(self.path / LATEST, f"checkpoints/{folder.name}\n".encode())
         with self.tolerating(f"removing old checkpoints of {self.path}", "they stay for now"):
             checkpoints.remove_old(folder.parent, keep, self.awaited)
         return True
@@ -385,7 +389,11 @@ def path_of(given: Any) -> Path:
         RunDirectoryError: if it is no path.
     """
     try:
-        return require_path("a run directory, or an agent's file,", given)
+        path = require_path("a run directory, or an agent's file,", given)
+        if path.name == LATEST and os.path.isfile(path) and path.stat().st_size < 100:  # an agent's file is larger
+            name = files.read_file(path).decode(errors="replace").strip().rpartition("/")[2]
+            return path.parent / "checkpoints" / name
+        return path
     except ConfigurationError as error:
         raise RunDirectoryError(
             f"{error}: let train have a run_dir, or save an agent with agent.save(FILE), and pass FILE; evaluate_agent "

@@ -25,6 +25,7 @@ from toy_combined import ToyAgents
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
+from hybridppo.commands.tools import Evaluate
 from hybridppo.environments.base import Steering
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
@@ -144,7 +145,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     expected, run = train(name), tmp_path / "run"
     ratings = ratings_of(expected)
     assert {value for key, value in ratings.items() if key.endswith("/snapshots")} == {3}
-    rates = [value for key, value in ratings.items() if "/win_rate/" in key]
+    rates = [value for key, value in ratings.items() if "/score/" in key]
     assert rates
     assert all(0.0 <= rate <= 1.0 for rate in rates)
     ways: dict[str, dict[str, Any]] = {
@@ -418,7 +419,7 @@ def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
     found.on_start(RUN)
     found.on_rollout(RUN)
     assert found.on_metrics(RUN, {}) == {
-        "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/win_rate/0": 1.0,
+        "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/score/0": 1.0,
     }  # fmt: skip
     assert found.pools[""].snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
     expected = 1.0 / (1.0 + 10.0 ** (-STEP / 400.0))
@@ -426,6 +427,15 @@ def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
     assert found.on_metrics(RUN, {})["self_play/rating"] == pytest.approx(
         FIRST_RATING + STEP / 2 + STEP * (1.0 - expected)
     )
+
+
+def test_the_score_is_that_of_the_latest_hundred_games(tmp_path: Path) -> None:
+    """A learner that lost at first and wins now has the score of now: 200 losses, then 60 wins and 20 draws."""
+    sampler = Steered([["", "", "000000000000", score] for score in [0.0] * 200 + [1.0] * 60 + [0.5] * 20])
+    found = pools_of(sampler, tmp_path, snapshot_every=100)
+    found.on_start(RUN)
+    found.on_rollout(RUN)
+    assert found.on_metrics(RUN, {})["self_play/score/0"] == pytest.approx((60 + 0.5 * 20) / 100)
 
 
 def test_snapshots_are_found_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,8 +454,8 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
         found.on_rollout(RUN)
     pool = found.pools[""]
     assert list(pool.snapshots) == ["000000000100", "000000000200", "000000000300"]
-    pool.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
-    pool.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
+    pool.snapshots["000000000100"] |= {"results": "222"}  # of (3.5 / 4), so (1 / 8)^2
+    pool.snapshots["000000000200"] |= {"results": "0"}  # (1 - 0.5 / 2)^2
     shares = np.array([1 / 64, 9 / 16])
     assert pool.weights(0.4, prioritised=True) == pytest.approx([*(0.6 * shares / shares.sum()), 0.4])
 
@@ -456,9 +466,13 @@ def test_other_agents_have_no_opponents(tmp_path: Path) -> None:
         OpponentPools({}, training_of(agent, Steered([])), tmp_path)
 
 
-def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_snapshot_that_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    train(run_dir=run, checkpoint_seconds=0)
+    rating = train(run_dir=run, checkpoint_seconds=0).metrics["self_play/rating"]
+    env: Any = GAMES["at once"][0]
+    Evaluate(run, env=env, episodes=1, progress=False).run()  # before: with the rating
+    scale = "Elo, from 1200 at the start; 400 more win 10 times as often as they lose"
+    assert f"self_play/rating: {rating:.0f} ({scale})" in capsys.readouterr().out
     shutil.rmtree(run / "snapshots")
     with pytest.raises(RunDirectoryError, match=r"3 of the 3 snapshots .* are gone, the first is .*snapshots"):
         hybridppo.resume(run, env=Duel, total_steps=10 * BATCH, progress=False)

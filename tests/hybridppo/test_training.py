@@ -435,6 +435,30 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert names == [3 * BATCH, 4 * BATCH]
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(None, (0, 2, 4, 6)), (1, (6,))])
+def test_checkpoints_are_written_every_so_many_steps(tmp_path: Path, keep: int | None, kept: tuple[int, ...]) -> None:
+    """At the end of the first iteration that reaches each multiple, and not by time; also after a resume."""
+    run, options = tmp_path / "run", {"checkpoint_every": 2 * BATCH - 1, "checkpoint_seconds": 0.0}
+    train(run_dir=run, keep_checkpoints=keep, **options)
+    hybridppo.resume(run, total_steps=6 * BATCH, progress=False)
+    names = [int(folder.name) for folder in folders(run / "checkpoints")]
+    assert names == [BATCH * number for number in kept]
+    assert json.loads((run / "config.json").read_text())["checkpoint_every"] == 2 * BATCH - 1
+
+
+def test_the_newest_checkpoint_has_a_path_of_its_own(finished: Finished, tmp_path: Path) -> None:
+    run_dir = finished.run_dir
+    newest = folders(run_dir / "checkpoints")[-1]
+    assert (run_dir / (run_dir / "latest").read_text().strip()) == newest
+    assert torch.equal(parameters(hybridppo.load(run_dir / "latest")), parameters(hybridppo.load(newest)))
+    finished.result.agent.save(tmp_path / "latest")  # an agent's file may have this name
+    assert torch.equal(parameters(hybridppo.load(tmp_path / "latest")), parameters(finished.result.agent))
+    (run_dir / "latest").write_text("../../../elsewhere")
+    with pytest.raises(RunDirectoryError, match=r"elsewhere is no run directory"):
+        hybridppo.load(run_dir / "latest")
+    (run_dir / "latest").write_text(f"checkpoints/{newest.name}\n")
+
+
 def test_there_is_a_checkpoint_at_the_start_and_at_the_end(tmp_path: Path) -> None:
     train(run_dir=tmp_path / "run", checkpoint_seconds=1e6)
     names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from hybridppo.evaluation import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import fitting
 from hybridppo.networks.modes import float32_products
-from hybridppo.placements.placement import Placement
+from hybridppo.placements.placement import Placement, SingleDevice, shown_placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.run_directory.directory import RunDirectory
@@ -47,6 +47,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import Plan, RunOptions, Settings
+from hybridppo.system.messages import say
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Interruption, Stopped
 from hybridppo.system.threads import limit_threads
@@ -78,6 +79,8 @@ class TrainResult:
 
     policy: str = "policy"
     """The name of the policy, if there is only one: its key, if `config` is a mapping."""
+    placement: Placement = field(default_factory=SingleDevice)
+    """Where it sampled and learned: `placement.name`, and `placement.reason`, such as the measurement of `auto`."""
 
     @property
     def agents(self) -> dict[str, AnyAgent]:
@@ -109,8 +112,16 @@ class Preparation:
         return self.run.seed
 
     def plan(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> Plan:
-        """The plan of a training; `more` are its further fields."""
-        return Plan(self.env, settings, self.environments, agent, choice.placement, self.interruption, **more)
+        """The plan of a training, whose placement is logged or shown; `more` are its further fields."""
+        placement = choice.placement
+        line = f"placement {shown_placement(placement.settings())}, {placement.reason}"
+        if isinstance(self.placement, Auto):
+            line = f"placement auto: {placement.reason}"
+        if self.strategy.rank == 0:
+            logger.info("%s", line)
+            if more["progress"] and not logger.isEnabledFor(logging.INFO):  # a program that logs shows it already
+                say(line)
+        return Plan(self.env, settings, self.environments, agent, placement, self.interruption, **more)
 
     def choose(self, agent: AnyAgent, total_steps: int) -> Choice:
         """The placement that was asked for, or the one that `auto` chooses for so many steps."""
@@ -215,7 +226,8 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
             directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     saved, policy = checkpointing.is_saved, settings.policy
-    return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
+    given = agent, metrics, run_dir, settings.seed, evaluation
+    return TrainResult(*given, interrupted, saved, stopped_by, policy, placement)
 
 
 def _sampler(plan: Plan, strategy: Strategy) -> Sampler:

@@ -524,7 +524,9 @@ def _warn_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
 
 def _own_placement(settings: Settings) -> Placement:
     try:
-        return placement_from_settings(settings.placement)
+        placement = placement_from_settings(settings.placement)
+        placement.reason = "as the run began"
+        return placement
     except (KeyError, TypeError) as error:
         raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
 

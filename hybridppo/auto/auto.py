@@ -3,13 +3,14 @@
     result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
 
 It tries a few candidates briefly, each in the way in which training would run under it (`trials.py`), and each only if
-it could be faster than the best so far. It logs its choice in one line. The training then runs under the chosen
-placement.
+it could be faster than the best so far. The training then runs under the chosen placement, and logs the reason in one
+line.
 """
 
 import logging
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -53,6 +54,11 @@ SECONDS_WORTH_THREADS = 2e-3
 """An optimizer step shorter than this gains nothing from a second thread."""
 
 
+LAGS = "it learns from rollouts that are one update old; max_lag=1 (--max-lag 1) allows that"
+TOO_LITTLE = f"its iterations are shorter, but with its start, the run is less than {MARGIN:.0%} faster"
+"""Why a candidate was not chosen."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """The chosen placement, workers and threads, and the table of all trials."""
@@ -66,10 +72,11 @@ class Choice:
 
 
 def not_measured(device: Any, num_workers: int, torch_threads: int, line: str) -> Choice:
-    """The only choice that there is: one device, with the reason for the log."""
-    logger.info("placement auto: %s", line)
+    """The only choice that there is: one device, with the reason."""
+    placement = SingleDevice(device)
+    placement.reason = line
     table = {"seconds": 0.0, "left_out": [], "chosen": str(device), "line": line}
-    return Choice(SingleDevice(device), num_workers, torch_threads, table)
+    return Choice(placement, num_workers, torch_threads, table)
 
 
 @dataclass(frozen=True)
@@ -132,8 +139,9 @@ class Auto:
             chosen = search.baseline
         table = search.table(chosen)
         spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
-        logger.info("placement auto: %s%s", table["line"], spent)
-        return Choice(chosen.placement, chosen.num_workers, chosen.torch_threads, table)
+        placement = chosen.placement
+        placement.reason = f"{table['line']}{spent}"
+        return Choice(placement, chosen.num_workers, chosen.torch_threads, table)
 
 
 @dataclass(frozen=True)
@@ -334,13 +342,26 @@ class Search:
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
         """The contents of `placements.json`."""
+        limits, others = self.limits, list[str]()
+        if self.trials:
+            others = reasons_against(self.trials.values(), self.best, limits.max_lag)
+            others += [f"overlap: {LAGS}"] if limits.cores > 1 and not limits.max_lag else []
         return {
             "seconds": time.perf_counter() - self._start,
-            "left_out": self.left_out,
+            "left_out": [*self.left_out, *others],
             "chosen": chosen.label,
             "line": self.line(),
             "trials": [trial.to_json() for trial in self.trials.values()],
         }
+
+
+def reasons_against(trials: Iterable[Trial], chosen: Trial, max_lag: int) -> list[str]:
+    """Why trials with shorter iterations than the chosen one's were not chosen."""
+    return [
+        f"{trial.candidate.label}: {LAGS if trial.candidate.max_lag > max_lag else TOO_LITTLE}"
+        for trial in trials
+        if trial.iteration < chosen.iteration
+    ]
 
 
 def doubled(most: int) -> list[int]:
@@ -413,10 +434,7 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
         DeviceError: if a device is missing.
     """
     meant = placement_from_settings(settings).settings()
-    if "device" in meant:
-        options = PlacementOptions("cuda" if meant["device"].startswith("cuda") else "cpu")
-    else:  # overlap is hybrid with a lag
-        options = PlacementOptions(meant["name"], meant["sampling"], meant["learning"], meant.get("max_lag"))
+    options = PlacementOptions(meant["name"], meant.get("sampling"), meant.get("learning"), meant.get("max_lag"))
     placement = options.resolve()
     if isinstance(placement, Auto) or placement.settings() != meant:
         raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")

@@ -32,8 +32,10 @@ from hybridppo.system.validation import part_of, real, require_bools, require_wh
 class Placement:
     """The base of placements: two devices, the counters, and the copy of a rollout to the learner."""
 
-    name: ClassVar[str]
-    """Its name on the command line."""
+    name: str
+    """Its name on the command line: cpu, cuda, migrate, hybrid or overlap."""
+    reason: str = "asked for"
+    """Why a training uses it: the measurement of `auto`, or because it was asked for."""
     max_lag: int = 0
     """How many updates the sampling parameters may be behind, because sampling and learning overlap."""
     options: ClassVar[tuple[str, ...]] = ()
@@ -116,7 +118,7 @@ class Placement:
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the state of a placement with the same settings, after `prepare`; the state of another is ignored."""
-        if state["settings"] == self.settings():
+        if {**state["settings"], "name": self.name} == self.settings():  # older versions had other names
             counted = state["counters"]
             for name in ("publishes", "bytes_copied"):
                 setattr(self.counters, name, whole(counted, name))
@@ -141,10 +143,9 @@ class Placement:
 class SingleDevice(Placement):
     """Samples and learns on one device with one set of parameters. On a GPU, observations are copied in every step."""
 
-    name = "single"
-
     def __init__(self, device: str | torch.device = "cpu") -> None:
         super().__init__(device, device)
+        self.name = self.learning_device.type
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         return {"name": self.name, "device": str(self.learning_device)}
@@ -211,7 +212,6 @@ class Mirrored(Placement):
         force_copy: make a real replica even on one device, to test mirroring without a GPU.
     """
 
-    name = "hybrid"
     options = ("publish_every", "max_lag", "verify", "force_copy")
     changes_result: ClassVar[Mapping[str, Any]] = {"publish_every": 1, "max_lag": 0}
 
@@ -227,6 +227,7 @@ class Mirrored(Placement):
     ) -> None:
         self.publish_every = require_whole("publish_every", publish_every)
         self.max_lag = require_whole("max_lag", max_lag, 0)
+        self.name = "overlap" if self.max_lag else "hybrid"
         require_bools(verify=verify, force_copy=force_copy)
         if max_lag > 0 and publish_every > 1:
             raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
@@ -315,8 +316,8 @@ class Mirrored(Placement):
                 )
 
 
-KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
-"""Every placement by its name in a run's settings. A new one is a line here, and a line in
+KINDS: dict[str, type[Placement]] = {"migrate": Migrating, "hybrid": Mirrored, "overlap": Mirrored}
+"""Every placement on two devices by its name in a run's settings. A new one is a line here, and a line in
 `PlacementOptions.resolve`."""
 TAKE_DEVICES: tuple[Literal["migrate", "hybrid", "overlap"], ...] = ("migrate", "hybrid", "overlap")
 """The names of placements whose two devices can be chosen."""
@@ -348,7 +349,15 @@ def require_devices(placement: str | None, **devices: str | None) -> None:
 def placement_from_settings(settings: dict[str, Any]) -> Placement:
     """The placement that `settings()` describes."""
     arguments = dict(settings)
-    return KINDS[arguments.pop("name")](**arguments)
+    name = arguments.pop("name")
+    return SingleDevice(**arguments) if "device" in arguments else KINDS[name](**arguments)
+
+
+def shown_placement(settings: Mapping[str, Any]) -> str:
+    """The name of the placement with these `settings()`, and its devices if there are two."""
+    does = {"sampling": "samples", "learning": "learns"}
+    devices = [f"{does[part]} on {settings[part]}" for part in does if part in settings]
+    return ", ".join([str(settings.get("device", settings.get("name"))), *devices])
 
 
 def settings_of_result(settings: dict[str, Any]) -> dict[str, Any]:

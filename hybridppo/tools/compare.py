@@ -10,7 +10,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.auto import MARGIN, Limits, limits_of
+from hybridppo.auto.auto import MARGIN, Limits, limits_of, reasons_against
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -46,7 +46,7 @@ def compare_placements(
         `rows`, a dict for each training: `label`, `steps_per_second`, the seconds `iteration`, `sampling` (the time
         spent waiting for it), `learning`, `copying` and `start` (of worker processes), and `is_chosen`; `chosen`, the
         label of the fastest over the planned run, or of a simpler one that is at most 3 % slower; and `left_out`, those
-        that could not run, with the reason.
+        that could not run, or are faster and were not chosen, with the reason.
 
     Raises:
         ConfigurationError: if no training works, or an argument is invalid.
@@ -71,6 +71,7 @@ def compare_placements(
         if trial.seconds_of_run(total_steps) * (1.0 + MARGIN) < chosen.seconds_of_run(total_steps):
             chosen = trial
     rows = [{**trial.to_json(), "is_chosen": trial is chosen} for trial in trials]
+    left_out += reasons_against(trials, chosen, max_lag)
     return {"chosen": chosen.candidate.label, "left_out": left_out, "rows": rows}
 
 
@@ -100,7 +101,7 @@ def as_markdown(comparison: dict[str, Any]) -> str:
         name = f"**{row['label']}**" if row["is_chosen"] else row["label"]
         times = [f"{1e3 * row[part]:.2f}" for part in ("iteration", *PARTS)]
         rows.append([name, f"{row['steps_per_second']:,.0f}", *times, f"{row['start']:.2f}"])
-    lines = [markdown_table(heads, rows), "", f"fastest: {comparison['chosen']}", ""]
+    lines = [markdown_table(heads, rows), "", f"chosen: {comparison['chosen']}", ""]
     lines.append("Measured. Milliseconds of an iteration; sampling is the time spent waiting for it.")
-    lines += [f"Left out: {reason}." for reason in comparison["left_out"]]
+    lines += [f"Not chosen: {reason}." for reason in comparison["left_out"]]
     return "\n".join(lines)

@@ -25,6 +25,7 @@ import numpy as np
 
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError, shown_error
+from hybridppo.placements.placement import shown_placement
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail, is_plain, making, read_lines, read_object, replace_synced
 from hybridppo.settings import GROUPS, Settings, fields_of
@@ -178,7 +179,7 @@ def _phases(run: Run) -> str:
 
 
 def _placement(run: Run) -> str:
-    text = f"<p>{escape(_text(run.config['placement']))}</p>"
+    text = f"<p>{escape(shown_placement(run.config['placement']))}</p>"
     table = read_object(run.path / "placements.json")
     if not table:
         return text
@@ -188,7 +189,8 @@ def _placement(run: Run) -> str:
         rows = [(each["label"], *(f"{1e3 * each[part]:.2f}" for part in columns)) for each in trials]
         text += f"<p>auto: {escape(str(table['line']))}</p>"
         heads = ("tried", *(f"{part} ms" for part in columns))
-        return text + (_table(rows, heads=heads, bold={table["chosen"]}) if rows else "")
+        text += _table(rows, heads=heads, bold={table["chosen"]}) if rows else ""
+        return text + "".join(f"<p>Not chosen: {escape(str(reason))}</p>" for reason in table.get("left_out", ()))
     except (KeyError, TypeError, AttributeError) as error:
         message = f"{run.path / 'placements.json'} is damaged: {shown_error(error)}"
         raise RunDirectoryError(message) from error
@@ -292,8 +294,7 @@ def frame(config: dict[str, Any], lines: Sequence[dict[str, Any]], width: int, i
         width: the width of the terminal.
         is_silent: whether there was no new line for long.
     """
-    placement = " ".join(str(value) for value in config["placement"].values())
-    shown = [f"{config['env_id']}, seed {config['seed']}, placement {placement}"]
+    shown = [f"{config['env_id']}, seed {config['seed']}, placement {shown_placement(config['placement'])}"]
     shown += _numbers_shown(config, lines, max(10, width - 30)) if lines else ["no iteration has ended yet"]
     if is_silent:
         shown.append(f"nothing new for {SILENT_SECONDS:.0f} s: it is slow, or was stopped (Ctrl-C leaves)")

@@ -325,7 +325,7 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({line.rindex("|") for line in lines[: lines.index("")]}) == 1
     assert any("cpu" in line for line in lines[2:])
     assert sum("**" in line for line in lines) == 1
-    assert any(line.startswith("fastest: cpu") for line in lines)
+    assert any(line.startswith("chosen: cpu") for line in lines)
     assert any(" hybrid " in line for line in lines) == torch.cuda.is_available()
 
 

@@ -432,4 +432,4 @@ def test_the_command_line_takes_the_flags_of_the_agent(tmp_path: Path, capsys: p
 def test_a_function_of_an_environment_needs_no_agent_flag() -> None:
     result, _ = train(TD3Config(hidden_sizes=(4,), learning_starts=10, batch_size=4, steps_per_iteration=50))
     assert isinstance(result.agent, hybridppo.TD3)
-    assert SingleDevice("cpu").settings() == {"name": "single", "device": "cpu"}
+    assert SingleDevice("cpu").settings() == {"name": "cpu", "device": "cpu"}

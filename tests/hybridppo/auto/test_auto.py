@@ -17,6 +17,7 @@ import hybridppo
 from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
 from hybridppo.auto import auto
 from hybridppo.auto.trials import Candidate, Training, Trial
+from hybridppo.placements.placement import placement_from_settings
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 ITERATIONS = 30
@@ -135,6 +136,31 @@ def test_one_line_says_what_was_chosen_and_why(recorded: Any, caplog: pytest.Log
     assert "(measured in " in message
 
 
+def test_without_a_log_the_display_says_it(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """In Python, where nobody configured logging. The result has the name of the command line, and the reason."""
+    recorded(slow_steps)
+    result = train(iterations=2, progress=True)
+    assert result.placement.name == "cpu"
+    assert result.placement.reason.startswith("cpu, 2 workers, 9 s an iteration (sampling 8 s, learning 1 s")
+    assert f"placement auto: {result.placement.reason}\n" in capsys.readouterr().err
+    result = train(iterations=2, progress=True, placement=Mirrored("cpu", "cpu", max_lag=1))
+    assert (result.placement.name, result.placement.reason) == ("overlap", "asked for")
+    assert "placement overlap, samples on cpu, learns on cpu, asked for\n" in capsys.readouterr().err
+
+
+def test_a_run_of_an_older_version_has_older_names() -> None:
+    """There, `cpu` was "single", and `overlap` was "hybrid" with a lag."""
+    assert repr(placement_from_settings({"name": "single", "device": "cpu"})) == "SingleDevice(device='cpu')"
+    lagging = Mirrored("cpu", "cpu", max_lag=1).settings()
+    assert lagging["name"] == placement_from_settings({**lagging, "name": "hybrid"}).name == "overlap"
+    before, after = SingleDevice("cpu"), SingleDevice("cpu")
+    before.counters.add(num_bytes=8, seconds=0.0, publishes=3)
+    tensors, state = before.state()
+    state["settings"]["name"] = "single"
+    after.load_state(tensors, state)
+    assert after.counters == before.counters
+
+
 def test_a_run_too_short_says_so_and_takes_the_cpu(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.INFO, logger="hybridppo"):
         train(iterations=2, run_dir=tmp_path / "run")
@@ -152,6 +178,17 @@ def test_the_table_is_written(recorded: Any, tmp_path: Path) -> None:
     assert table["chosen"] == "cpu, 2 workers"
     rows = {row["label"]: row["iteration"] for row in table["trials"]}
     assert rows == {"cpu": 17.0, "cpu, 2 workers": 9.0}
+    lags = "it learns from rollouts that are one update old; max_lag=1 (--max-lag 1) allows that"
+    assert table["left_out"] == [f"overlap: {lags}"]
+
+
+@pytest.mark.parametrize(("max_lag", "reason"), [(0, "one update old"), (1, "less than 3% faster")])
+def test_a_shorter_iteration_that_was_not_chosen_has_a_reason(max_lag: int, reason: str) -> None:
+    chosen = Trial(Candidate("cpu"), 1.0, 1.0, 0.0, 0.0, 8)
+    shorter, longer = (Trial(Candidate("overlap", max_lag=1), s, 1.0, 0.0, 0.0, 8) for s in (0.98, 1.5))
+    (found,) = auto.reasons_against([chosen, shorter, longer], chosen, max_lag)
+    assert found.startswith("overlap: ")
+    assert reason in found
 
 
 def test_a_placement_by_name_measures_nothing(recorded: Any, tmp_path: Path) -> None:

@@ -43,15 +43,16 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
     assert capfd.readouterr().err == "1 of 4 trials (25%), best 1, 0:30 left\n"
 
 
-def test_a_short_training_writes_nothing_and_none_without_progress(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_short_training_writes_where_it_runs_and_nothing_without_progress(capfd: pytest.CaptureFixture[str]) -> None:
     train(progress=True)
     train(progress=False, evaluate_every=32)
-    assert tuple(capfd.readouterr()) == ("", "")
+    assert tuple(capfd.readouterr()) == ("", "placement cpu, asked for\n")
 
 
 def test_an_evaluation_is_written_when_it_happens(capfd: pytest.CaptureFixture[str]) -> None:
     train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_async=False)
     lines = capfd.readouterr().err.splitlines()
+    assert lines.pop(0) == "placement cpu, asked for"
     assert len(lines) == 3
     assert all(
         re.fullmatch(r"evaluation after \d+ steps: return [\d.]+ \+- [\d.]+ over 2 episodes", line) for line in lines

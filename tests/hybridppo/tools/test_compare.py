@@ -81,7 +81,7 @@ def test_a_placement_that_fails_is_left_out_and_all_are_an_error(monkeypatch: py
     made_up(monkeypatch, {"cpu, 2 workers": -1.0})
     found = hybridppo.compare_placements(ENV, CONFIG, progress=False)
     assert found["left_out"] == ["cpu, 2 workers: RuntimeError: out of memory"]
-    assert "Left out: cpu, 2 workers: RuntimeError" in as_markdown(found)
+    assert "Not chosen: cpu, 2 workers: RuntimeError" in as_markdown(found)
     made_up(monkeypatch, dict.fromkeys(("cpu", "cpu, 2 workers", "overlap, 1 worker"), -1.0))
     with pytest.raises(ConfigurationError, match="nothing could be measured: cpu: RuntimeError: out of memory"):
         hybridppo.compare_placements(ENV, CONFIG, progress=False)
@@ -94,4 +94,4 @@ def test_the_command_measures_and_prints_the_table(capsys: pytest.CaptureFixture
     assert ended.value.code == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split("|")[1].strip(" *") == "cpu"
-    assert any(line.startswith("fastest: ") for line in lines)
+    assert any(line.startswith("chosen: ") for line in lines)

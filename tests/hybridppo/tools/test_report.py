@@ -114,7 +114,7 @@ def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[
         "CartPole-v1, seed 7",
         "<run> & more, hybridppo 0.1.0",
         "finished",
-        "name single, device cpu",
+        "cpu",
         "8 x 4",
     ):
         assert said in page.texts, said

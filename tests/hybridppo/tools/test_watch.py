@@ -17,7 +17,7 @@ from hybridppo.commands.main import main
 from hybridppo.run_directory.files import Tail
 from hybridppo.tools.report import frame, watch
 
-CONFIG = config_of_a_run(seed=4, placement={"name": "single", "device": "cpu"}, total_steps=1000)
+CONFIG = config_of_a_run(seed=4, placement={"name": "cpu", "device": "cpu"}, total_steps=1000)
 
 
 def line(iteration: int, **changes: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def end(path: Path) -> None:
 def test_a_frame_says_how_far_how_well_and_where_the_seconds_go() -> None:
     shown = frame(CONFIG, [line(i) for i in range(1, 6)], 80)
     text = "\n".join(shown)
-    assert shown[0] == "A-v0, seed 4, placement single cpu"
+    assert shown[0] == "A-v0, seed 4, placement cpu"
     assert " 50% 0:10 left" in text  # 500 steps, 50 a second
     assert "500 of 1,000 steps, iteration 5, 0:10" in text
     assert "return               5  ." in text

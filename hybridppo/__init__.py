@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hybridppo.tools.doctor import diagnose as diagnose
     from hybridppo.tools.export import export as export
     from hybridppo.tools.gallery import pretrained as pretrained
+    from hybridppo.tools.hub import push_to_hub as push_to_hub
     from hybridppo.tools.hyperparameters import tuned as tuned
     from hybridppo.tools.play import play as play
     from hybridppo.tools.plot import plot_runs as plot_runs
@@ -92,6 +93,7 @@ _NAMES = {
     "hybridppo.tools.doctor": "diagnose",
     "hybridppo.tools.export": "export",
     "hybridppo.tools.gallery": "pretrained",
+    "hybridppo.tools.hub": "push_to_hub",
     "hybridppo.tools.hyperparameters": "tuned",
     "hybridppo.tools.play": "play",
     "hybridppo.tools.plot": "plot_runs",

@@ -16,7 +16,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from hybridppo.agents.registry import AnyConfig, name_of, replaced
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.files import as_json, read_lines
 from hybridppo.system.messages import markdown_table, shown_number
-from hybridppo.tools.gallery import cards, file_of
+from hybridppo.tools.gallery import cards, changed_settings, curve_of, file_of
 from hybridppo.tools.play import filmed, play_episodes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # where `train_in` is
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
-EPISODES, POINTS = 100, 40
+EPISODES = 100
 FRAMES, HEIGHT = 4, 160
 MOST_STEPS, IN_VIEW = 240, 30
 """Steps of the episode in the picture, and the fewer steps for MuJoCo, whose cameras do not follow the body."""
@@ -183,14 +183,7 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
     evaluation = hybridppo.evaluate_agent(
         agent, env, episodes=EPISODES, seed=10_000, env_kwargs=asked.env_kwargs, progress=False
     )
-    usual = asdict(type(asked.config)())
     lines = read_lines(run_dir / "metrics.jsonl")
-    points = [line for line in lines if line["episode_return_mean"] is not None]
-    parts = np.array_split(np.arange(len(points)), min(POINTS, len(points)))
-    curve = [
-        [points[part[-1]]["env_steps"], round(float(np.mean([points[at]["episode_return_mean"] for at in part])), 3)]
-        for part in parts
-    ]
     packages = dict.fromkeys(("hybridppo", "torch", "gymnasium", "numpy", asked.package))
     return {
         "name": name,
@@ -200,7 +193,7 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
         "agent": name_of(asked.config),
         "total_steps": lines[-1]["env_steps"],
         "seed": seed,
-        "settings": {key: value for key, value in asdict(asked.config).items() if value != usual[key]},
+        "settings": changed_settings(asked.config),
         "options": asked.options,
         "evaluation": {
             "episodes": EPISODES,
@@ -209,7 +202,7 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
             "return_mean": evaluation.return_mean,
             "return_std": evaluation.return_std,
         },
-        "curve": curve,
+        "curve": curve_of(lines),
         "versions": {
             **{each: importlib.metadata.version(each) for each in packages},
             "python": platform.python_version(),

@@ -11,6 +11,7 @@
     hybridppo report runs/CartPole-v1-20260101-120000-seed0
     hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
     hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
+    hybridppo push runs/CartPole-v1-20260101-120000-seed0 USER/NAME
     hybridppo watch runs/CartPole-v1-20260101-120000-seed0
     hybridppo benchmark classic --seeds 5
     hybridppo tune MyEnv-v0 --total-steps 100000
@@ -41,7 +42,7 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, failures, shown
 from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
-_FOR_RUNS = (tools.Evaluate, tools.Plot, tools.Report, tools.Play, tools.Export, tools.Watch, tools.Agents)
+_FOR_RUNS = (tools.Evaluate, tools.Plot, tools.Report, tools.Play, tools.Export, tools.Push, tools.Watch, tools.Agents)
 _FOR_ENVIRONMENTS = (tools.Check, tools.Placements, tools.Doctor, tools.Benchmark, tools.Tune)
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind for kind in (Train, Resume, *_FOR_RUNS, *_FOR_ENVIRONMENTS)

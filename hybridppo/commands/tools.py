@@ -234,6 +234,31 @@ class Export(Command):
 
 
 @dataclass(frozen=True)
+class Push(_Acts):
+    """Evaluate the agent of a run, and put it on the Hugging Face Hub, with a model card and the run's video.
+
+    Needs a token: `hf auth login`, or HF_TOKEN. `hybridppo.pretrained` takes the agent from there.
+    """
+
+    run_dir: RunDir
+    """The run's folder."""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="USER/NAME")]
+    """The model on the Hub; made if it does not exist."""
+    episodes: int = 20
+    """Number of episodes of the evaluation."""
+    video: bool = False
+    """Record an episode as the page's video. Otherwise, video.mp4 of the run's folder is taken if it exists."""
+    private: bool = False
+    """Make a new model private."""
+
+    def run(self) -> None:
+        """Evaluate and upload, and print the page's address."""
+        from hybridppo.tools.hub import push_to_hub
+
+        show(f"model: {push_to_hub(**self.arguments())}")
+
+
+@dataclass(frozen=True)
 class Watch(Command):
     """Show a run in the terminal until it ends. Ctrl-C ends only the display, not the run."""
 
@@ -259,7 +284,7 @@ class Agents(Command):
     """List the trained agents of the library (hybridppo.pretrained), or show the card of one."""
 
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
-    """The agent whose card is shown."""
+    """The agent whose card is shown; USER/NAME for one on the Hugging Face Hub."""
     json: bool = False
     """Print all cards as JSON."""
 

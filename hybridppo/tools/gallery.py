@@ -1,11 +1,15 @@
-"""Pretrained agents.
+"""Pretrained agents: those of the package, and those on the Hugging Face Hub.
 
 agent = hybridppo.pretrained("Hopper-v5")
 hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
 """
 
+import contextlib
 import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,16 +17,22 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.wrappers import TransformObservation
 
-from hybridppo.agents.registry import AnyAgent
+from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, meant_by
+from hybridppo.errors import ConfigurationError, HybridPPOError, is_installed, meant_by, pip_install, shown, shown_error
 from hybridppo.evaluation import environments_for
 from hybridppo.loading import load
+from hybridppo.run_directory.files import read_object
 from hybridppo.system.messages import markdown_table, shown_number
 
 FOLDER = resources.files("hybridppo.tools") / "pretrained"
+AGENT_FILE, CARD_FILE = "agent.safetensors", "card.json"
+"""The files of a model on the Hub."""
 Card = dict[str, Any]
 """The model card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it."""
+POINTS = 40
+"""The most points of a card's curve."""
 
 
 def file_of(name: str, suffix: str) -> Any:
@@ -42,8 +52,11 @@ def card_of(name: str) -> Card:
 
     Raises:
         ConfigurationError: if there is no such agent.
+        HybridPPOError: if the Hub has no such agent, or cannot be reached.
     """
     every = cards()
+    if _is_on_hub(name):
+        return read_object(downloaded(name, CARD_FILE).resolve()) or {}  # the cache has links
     if not isinstance(name, str) or name not in every:
         near = meant_by(str(name), every)
         hint = f"; did you mean {near}?" if near else ""
@@ -51,23 +64,93 @@ def card_of(name: str) -> Card:
     return every[name]
 
 
-def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
-    """A trained agent, on the CPU. It is part of the package: nothing is downloaded.
+def _is_on_hub(name: str) -> bool:
+    return isinstance(name, str) and "/" in name and not file_of(name, ".json").is_file()
+
+
+def pretrained(name: str, *, env: EnvSource | None = None, revision: str | None = None) -> AnyAgent:
+    """A trained agent, on the CPU: of the package, or downloaded from the Hugging Face Hub.
 
     Args:
-        name: a name that `hybridppo agents` lists, usually the id of the environment.
-        env: the environment that the agent will act in, an id or a function; None for the environment of its training.
+        name: a name that `hybridppo agents` lists, usually the id of the environment; or `USER/NAME` on the Hub (the
+            extra `hub`), as `push_to_hub` has put it there.
+        env: the environment that the agent will act in, an id or a function, whose spaces are compared with the
+            agent's; None for the environment of its training. For an agent of the Hub, None makes no environment: its
+            card is a stranger's, and may name any function.
+        revision: a branch, tag or commit of the model on the Hub.
 
     Raises:
-        ConfigurationError: if there is no such agent.
+        ConfigurationError: if there is no such agent, or huggingface_hub is not installed.
         EnvError: if the environment cannot be made, or has other spaces than the agent.
+        HybridPPOError: if the Hub has no such agent, or cannot be reached.
     """
-    card = card_of(name)
-    with resources.as_file(file_of(name, ".safetensors")) as file:
-        agent = load(file)
-    options = EnvironmentOptions(env_kwargs=card["env_kwargs"] if env is None else None)
-    environments_for(agent, card["env"] if env is None else env, 1, options).close()
+    options = EnvironmentOptions()
+    if _is_on_hub(name):
+        agent = load(downloaded(name, AGENT_FILE, revision))
+    else:
+        card = card_of(name)
+        with resources.as_file(file_of(name, ".safetensors")) as file:
+            agent = load(file)
+        if env is None:
+            env, options = card["env"], EnvironmentOptions(env_kwargs=card["env_kwargs"])
+    if env is not None:
+        environments_for(agent, env, 1, options).close()
     return agent
+
+
+def downloaded(name: str, file: str, revision: str | None = None) -> Path:
+    """A file of a model on the Hub, in huggingface_hub's cache.
+
+    Raises:
+        ConfigurationError: if huggingface_hub is not installed, or this is no name of a model.
+        HybridPPOError: if there is no such file, or the Hub cannot be reached.
+    """
+    require_hub(name)
+    with reaching_hub(name):
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, file, revision=revision, library_name="hybridppo"))
+
+
+def require_hub(name: str) -> None:
+    """Refuse what is no name of a model on the Hub, or a missing package.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ConfigurationError(f"the name must be USER/NAME of a model on the Hugging Face Hub, got {shown(name)}")
+    if not is_installed("huggingface_hub"):
+        raise ConfigurationError(f"the Hugging Face Hub needs huggingface_hub: {pip_install('hub')}")
+
+
+@contextlib.contextmanager
+def reaching_hub(name: str) -> Iterator[None]:
+    """A context in which an error of the Hub's client names the model and the remedy."""
+    try:
+        yield
+    except Exception as error:
+        raise HybridPPOError(
+            f"the Hugging Face Hub, model {name}: {shown_error(error).splitlines()[0].rstrip('.')}. Check the name; "
+            "private models and uploads need a token (hf auth login, or HF_TOKEN)"
+        ) from error
+
+
+def curve_of(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """A card's curve, from the lines of a run's metrics: pairs of steps and return."""
+    points = [line for line in lines if line["episode_return_mean"] is not None]
+    parts = np.array_split(np.arange(len(points)), max(1, min(POINTS, len(points))))
+    return [
+        [points[part[-1]]["env_steps"], round(float(np.mean([points[at]["episode_return_mean"] for at in part])), 3)]
+        for part in parts
+        if len(part)
+    ]
+
+
+def changed_settings(config: AnyConfig) -> dict[str, Any]:
+    """The settings that differ from the defaults, for a card."""
+    usual = type(config)().to_json() if not isinstance(config, PoliciesConfig) else {}
+    return {key: value for key, value in config.to_json().items() if key not in usual or value != usual[key]}
 
 
 def table() -> str:

@@ -82,6 +82,7 @@ WINDOW = Reason("opens a window", r"--window")
 REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|IsaacLab|Playground")
+ACCOUNT = Reason("needs an account of the Hugging Face Hub", r"USER/|hf auth login")
 COMPILED = Reason("is compiled by C++", r"#include")
 
 NOT_RUN = {
@@ -106,6 +107,9 @@ NOT_RUN = {
     "from isaaclab.app import": PACKAGES,
     "env = hybridppo.tensors.IsaacLab": PACKAGES,
     "#include <torch/": COMPILED,
+    "hf auth login": ACCOUNT,
+    "hybridppo push": ACCOUNT,
+    'agent = hybridppo.pretrained("USER/': ACCOUNT,
 }
 """All that is not run, with the reasons."""
 

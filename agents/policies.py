@@ -409,12 +409,11 @@ class Policies:
         if self.memory is not None:
             memory = agent.memory
             states = None if memory is None else part.states[..., : memory.state_size].contiguous()
-            part = replace(part, states=states, starts=None if memory is None else part.starts)
+            part = part.with_columns(states=states, starts=None if memory is None else part.starts)
         if self._layouts is None:
             return part
         layout = ObservationEncoder(agent.observation_space).layout
-        part = replace(
-            part,
+        part = part.with_columns(
             observations=layout.own(part.observations).contiguous(),
             final_observations=layout.own(part.final_observations).contiguous(),
         )
@@ -422,7 +421,7 @@ class Policies:
             return part
         actions = part.actions[..., : int(np.prod(agent.distribution.action_shape))]
         actions = actions.reshape(*actions.shape[:-1], *agent.distribution.action_shape)
-        return replace(part, actions=as_dtype(actions, agent.distribution.action_dtype).contiguous())
+        return part.with_columns(actions=as_dtype(actions, agent.distribution.action_dtype).contiguous())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state of all agents: tensors by name, and a JSON object."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hybridppo.agents.policies import PolicyOf
+from hybridppo.agents.ppo.batch import require_free_names
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
@@ -165,9 +166,15 @@ def prepared(
             "torch.autocast is on, which would round losses: train outside of it; precision='bf16' of the "
             "configuration uses it for the networks alone"
         )
+    require_free_names(options.step_infos)
     for each in config.policies.values():
         if isinstance(each, PPOConfig) and each.compiled_updates and each.fast_updates:
             require_numba("compiled_updates=True")
+        if options.step_infos and not isinstance(each, PPOConfig):
+            raise ConfigurationError(
+                f"step_infos={options.step_infos!r} are columns of rollouts, and an agent with a replay buffer learns "
+                "from transitions: train PPO (PPOConfig, --agent ppo), or leave step_infos out"
+            )
     strategy = strategy_of(run, options.worker_timeout)
     strategy.check(config, options, run)
     options, placement = strategy.dividing(env, options), strategy.placement(placement)

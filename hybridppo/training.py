@@ -139,6 +139,7 @@ def train(
     clip_rewards: bool | None = None,
     episodic_life: bool = False,
     info_metrics: tuple[str, ...] = (),
+    step_infos: tuple[str, ...] = (),
 ) -> TrainResult:
     """Train an agent; or, if `config` is a mapping, an agent for each of several policies.
 
@@ -230,7 +231,10 @@ def train(
         episodic_life: In Atari games, end an episode with the loss of a life while training; evaluations play whole
             games.
         info_metrics: Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have
-            the entry, and `episode_info/NAME`, the mean of the last entry of each episode that ended.
+            the entry, and `episode_info/NAME`, the mean of the last entry of each episode that ended. A pattern such as
+            Episode_Reward/* stands for all entries that match it.
+        step_infos: Entries of infos, one number for each step, that become columns of rollouts for a loss or an agent
+            of your own: `rollout.infos["cost"]`, and `columns["cost"]` of `LossInputs`.
 
     Returns:
         The trained agent or agents, and the results of the training.

@@ -1,5 +1,6 @@
 """What a sampler counts: steps, episodes, restarts, discounted returns so far, and entries of infos."""
 
+import fnmatch
 import logging
 import math
 from collections import deque
@@ -388,8 +389,8 @@ class InfoMetrics:
 
     def take(self) -> None:
         """Take the sums over the rollout under way so far."""
-        if self.names:
-            self._so_far.append(self._environments.take_infos())
+        if sums := self._environments.take_infos():
+            self._so_far.append(sums)
 
     def end_rollout(self) -> None:
         """Take the sums over the rollout that has ended."""
@@ -406,7 +407,8 @@ class InfoMetrics:
         """The means over the rollouts since the last call."""
         sums = self.taken()
         found = metrics_of(sums) if sums else {}
-        missing = [name for name in self.names if f"info/{name}" not in found]
+        told = [name.removeprefix("info/") for name in found]
+        missing = [name for name in self.names if name not in told and not fnmatch.filter(told, name)]
         if missing and self._warns:
             logger.warning("info_metrics: no step of the first iteration has %s in its info", ", ".join(missing))
         self._warns = False

@@ -265,7 +265,7 @@ class BaseDeviceSampler(Sampler):
             valid_rows = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(1)
             finals = self._finals(final_rows)
-            numbers = self._encode.layout.numbers(block.observations), block.rewards, finals
+            numbers = self._encode.layout.numbers(block.observations), block.rewards, finals, *block.infos.values()
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
             if not self.counts.env_steps:  # only one row, and only once, because it is copied to the host
                 nobody = torch.zeros_like(block.terminated) if block.absent is None else block.absent
@@ -287,6 +287,7 @@ class BaseDeviceSampler(Sampler):
                 version=unfinished.version,
                 starts=block.starts,
                 states=block.states,
+                **block.infos,
             )
 
     def _finals(self, rows: Tensor) -> Tensor:
@@ -397,7 +398,8 @@ class TensorSampler(BaseDeviceSampler):
         self._key = int(low), int(high)
         distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
-        layout = Rollout.layout(plan.num_steps, num_envs, environments.encode, distribution, plan.memory)
+        sizes, infos = (plan.num_steps, num_envs), environments.step_infos
+        layout = Rollout.layout(*sizes, environments.encode, distribution, plan.memory, infos)
         shape, dtype = layout["observations"]
         layout["finals"] = ((plan.num_steps, *shape[1:]), dtype)
         for name in ("restarted", "waiting", "noise", *(() if environments.agents else ("absent",))):
@@ -463,6 +465,8 @@ class TensorSampler(BaseDeviceSampler):
         if block.absent is not None:
             assert step.absent is not None  # of environments with agents
             block.absent[t].copy_(step.absent)
+        for name, numbers in step.infos.items():
+            block.infos[name][t].copy_(numbers)
         if step.finals is None:
             self._rows_unknown.append(t)
         block.finals[t].copy_(block.observations[t] if step.finals is None else step.finals)
@@ -499,6 +503,8 @@ class TensorSampler(BaseDeviceSampler):
         is_cut = (block.truncated & ~block.terminated).reshape(*block.rewards.shape, *[1] * (block.finals.ndim - 2))
         environments.require_finite("observation", block.observations[1:])
         environments.require_finite("reward", block.rewards)
+        for name, column in block.infos.items():
+            environments.require_finite(f"info[{name!r}]", column)
         environments.require_finite("final observation", block.finals.masked_fill(~is_cut, 0.0))
 
     # Checkpoints

@@ -405,8 +405,10 @@ class Stepper:
         start = time.perf_counter()
         end = len(buffer.rewards) if end is None else end
         buffer.write_first(first, self._observation, environments.encode.frames)
-        for array in (buffer.restarted, buffer.absent, buffer.waiting):
+        for array in (buffer.restarted, buffer.absent, buffer.waiting, *buffer.infos.values()):
             array[first:end] = 0
+        if buffer.infos:
+            environments.write_infos(buffer.infos, first)
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
         with process_kept(), watched:
             if compiled is not None:

@@ -114,7 +114,7 @@ class LaggingSampler(Sampler):
         workers = Workers(plan=replace(plan, num_steps=steps), template=template, **options)
         workers.on_loss, self._workers = self._begin_anew, workers
         super().__init__(workers, plan)
-        layout = Rollout.layout(num_steps, self.num_envs, template.encode, distribution)
+        layout = Rollout.layout(num_steps, self.num_envs, template.encode, distribution, infos=template.step_infos)
         del layout["noise"]  # which only parts have
         self._rollout_buffer = Rollout.in_memory(layout, plan.pin_for)
         self._steps, self._width = steps, self.num_envs // num_workers
@@ -282,7 +282,7 @@ class LaggingSampler(Sampler):
         rollout = self._rollout_of(buffer, valid, finals, int(versions.min()), returns)
         if buffer.waiting.any():  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
-        return replace(rollout, versions=torch.from_numpy(versions))
+        return rollout.with_columns(versions=torch.from_numpy(versions))
 
     def _joined(self, parts: Sequence[Part]) -> tuple[Rollout, Array, FinalObservations, Array, Array]:
         """A rollout of these parts: arrays, which rows are steps, final observations, versions and returns `[T, N]`.
@@ -304,7 +304,7 @@ class LaggingSampler(Sampler):
             for name, array in ours.columns().items():
                 if name != "noise":
                     start = 0 if name == "history" else rows.start
-                    getattr(whole, name)[start : start + len(array), envs] = array
+                    whole.columns()[name][start : start + len(array), envs] = array
             whole.terminated[rows, envs] = counted.terminated
             valid[rows, envs], versions[rows, envs] = counted.valid, part.versions[:, None]
             returns[rows, envs] = counted.returns

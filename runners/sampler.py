@@ -7,7 +7,7 @@ is another object: a `LocalFiller` in this process, or the `Workers` of `workers
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -348,7 +348,9 @@ class Sampler:
             "final_observations": np.stack([final for _, _, final in finals]) if finals else self._no_rows(0),
             "returns_so_far": returns,
             "turns": None if turns is None or self._plan.memory is None else turns[None],
+            **buffer.infos,
         }
+        require_all(buffer.infos, valid)
         tensors = {name: torch.from_numpy(array) for name, array in columns.items() if array is not None}
         return Rollout(actions=actions, log_probs=log_probs, version=version, **tensors)
 
@@ -478,13 +480,14 @@ class Sampler:
             ValueError: if a tensor has another shape or type, or a row is out of range.
         """
         encode = self._encode
-        layout = Rollout.layout(len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory)
+        sizes, infos = (len(rollout.rewards), self.num_envs), self._environments.step_infos
+        layout = Rollout.layout(*sizes, encode, self._plan.distribution, self._plan.memory, infos)
         finals = (len(rollout.final_rows), *encode.shape), layout["observations"][1]
         layout |= {"log_probs": layout["rewards"], "final_observations": finals}
-        for name in TENSORS_OF_ROLLOUTS:
+        for name in (*TENSORS_OF_ROLLOUTS, *sorted({*infos, *rollout.infos})):
             shape, dtype = layout.get(name, (None, ""))
             like = None if shape is None else np.broadcast_to(np.zeros((), dtype), shape)
-            require_like(name, getattr(rollout, name), like)
+            require_like(name, rollout.columns().get(name), like)
         if rollout.turns is not None:
             require_like("turns", rollout.turns, np.empty((1, self.num_envs), np.int64))
         for name in ("valid_rows", "final_rows"):
@@ -518,11 +521,8 @@ class LocalFiller(Stepper):
     ) -> None:
         self.encode, self.num_agents = environments.encode, environments.num_agents
         self.skips_row_after_end, self.clips_rewards = environments.skips_row_after_end, environments.clips_rewards
-        self.steer, self.info_names, self.take_infos = (
-            environments.steer,
-            environments.info_names,
-            environments.take_infos,
-        )
+        self.steer, self.take_infos = environments.steer, environments.take_infos
+        self.info_names, self.step_infos = environments.info_names, environments.step_infos
         self._environments, self._plan, self._first_seed = environments, plan, plan.env_seed
         # With a thread, one buffer is filled while the agent learns from the other.
         capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY
@@ -536,7 +536,8 @@ class LocalFiller(Stepper):
     def _allocated(self, num_steps: int) -> Rollout:
         environments, plan = self._environments, self._plan
         shape = num_steps, environments.num_envs
-        return Rollout.in_memory(Rollout.layout(*shape, self.encode, plan.distribution, plan.memory), plan.pin_for)
+        layout = Rollout.layout(*shape, self.encode, plan.distribution, plan.memory, environments.step_infos)
+        return Rollout.in_memory(layout, plan.pin_for)
 
     def fill_async(self, buffer: Rollout, actor: SamplingActor, first: int) -> None:
         """Begin to fill a buffer from row `first` on."""
@@ -606,6 +607,16 @@ class LocalFiller(Stepper):
         self._wait = closed  # else an error in the thread, which its future keeps, would keep the sampler alive
         self.counts = None
         self._environments.close()
+
+
+def require_all(infos: Mapping[str, Array], valid: Array) -> None:
+    """Refuse steps of agents that take turns without an entry of infos that each step must have."""
+    for name, column in infos.items():
+        if np.isnan(column[valid]).any():
+            raise EnvError(
+                f"the info that an agent gets after its turn has no {name!r}, which every step must have (step_infos): "
+                "let the environment, or a wrapper, write it in every step"
+            )
 
 
 def num_ends(buffer: Rollout, first: int, end: int) -> int:

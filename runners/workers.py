@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,7 +186,8 @@ class Workers:
         self._shares = shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
-        layout = Rollout.layout(plan.num_steps, num_envs * agents, template.encode, plan.distribution, plan.memory)
+        sizes, names = (plan.num_steps, num_envs * agents), options.step_infos
+        layout = Rollout.layout(*sizes, template.encode, plan.distribution, plan.memory, names)
         setup = {
             "source": to_send(source),
             "options": options,
@@ -214,7 +215,7 @@ class Workers:
         self.on_loss: Callable[[int], None] = self._replaced.add
         """Called with the number of a worker that was lost and replaced."""
         self._env_seed = plan.env_seed
-        self.info_names = options.info_metrics
+        self.info_names, self.step_infos = options.info_metrics, options.step_infos
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
 
@@ -338,7 +339,8 @@ class Workers:
     def take_infos(self) -> Sums:
         """As `Environments.take_infos`, of all workers."""
         found, self.infos = self.infos, []
-        return {name: np.sum([[0.0] * 4, *(sums[name] for sums in found)], axis=0).tolist() for name in self.info_names}
+        names = dict.fromkeys(chain(*found))
+        return {name: np.sum([sums[name] for sums in found if name in sums], axis=0).tolist() for name in names}
 
     def steer(self, steering: Steering) -> list[Any]:
         """As `Environments.steer`."""

@@ -332,6 +332,24 @@ class CriticMemory(nn.Module):
         self.critic_state.copy_(self._next)
 
 
+def require_free_names(names: Sequence[str]) -> None:
+    """Refuse names of `step_infos` that rollouts or batches have for something else.
+
+    Raises:
+        ConfigurationError: naming the first of them.
+    """
+    for number, name in enumerate(names):
+        if name in {*Batch.__annotations__, *Rollout.__dataclass_fields__} or hasattr(Batch, name):
+            what = "is the name of something else in rollouts"
+        elif name in names[:number] or name[0] == "_" or {*name} & {*".*?"}:
+            what = "must be named once, without a dot, a wildcard, or _ at the beginning"
+        else:
+            continue
+        raise ConfigurationError(
+            f"step_infos: {name!r} {what}: let the environment, or a wrapper, write the number under another name"
+        )
+
+
 def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
     """The numbers `[T + 1, N, K]` of the frames of each stack: each frame with those before it in its episode.
 

@@ -66,7 +66,7 @@ class LossInputs:
     agent: Any
     """The agent, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)
-    """The columns `[B, ...]` that a subclass of PPO adds in `prepared`, by name."""
+    """The columns `[B, ...]` that a subclass of PPO adds in `prepared`, and those of `step_infos`, by name."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any, ClassVar
@@ -341,7 +340,7 @@ class PPO(PolicyAgent):
         """The parts of a rollout as `prepared` sees them; arguments as of `Normalization.rewarded`."""
         parts = [self.normalization.seen(part) for part in rollout.parts]
         if type(self).rewards is not PPO.rewards:
-            parts = [replace(part, rewards=self._own_rewards(part)) for part in parts]
+            parts = [part.with_columns(rewards=self._own_rewards(part)) for part in parts]
         return self.normalization.rewarded(parts, together)
 
     def _own_rewards(self, rollout: Rollout) -> Tensor:
@@ -370,7 +369,8 @@ class PPO(PolicyAgent):
                 `final_observations` as the networks take them, `rewards` as learned from. `rollout.raw` is in the
                 environment's units.
         """
-        steps = Batch(observations=rollout.observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
+        acted = {"actions": rollout.actions, "log_probs": rollout.log_probs}
+        steps = Batch(observations=rollout.observations[:-1], **acted, **rollout.infos)
         values, following = self.values(rollout)
         advantages, returns = self.targets(rollout, rewards=rollout.rewards, values=values, next_values=following)
         return steps.with_columns(values=values, advantages=advantages, returns=returns)

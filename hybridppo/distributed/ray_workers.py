@@ -294,8 +294,8 @@ class RayEnvironments(Environments):
     ) -> None:
         agents = template.num_agents
         super().__init__(num_envs * agents, template.observation_space, template.action_space)
-        if options.info_metrics:
-            self.measure_infos(options.info_metrics)  # it refuses them
+        if options.info_metrics or options.step_infos:
+            self.measure_infos(options.info_metrics, options.step_infos)  # it refuses them
         self.agents, self.clips_rewards = template.agents, template.clips_rewards
         self.skips_row_after_end = template.skips_row_after_end
         self.replays = template.replays

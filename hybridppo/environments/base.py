@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -57,7 +57,9 @@ class Environments(ABC):
     """A vector environment with encoded observations and explicit episode ends."""
 
     _has_infos: ClassVar[bool] = False
-    """Whether `step` can sum up entries of infos."""
+    """Whether `step` can take numbers from infos."""
+    step_infos: Sequence[str] = ()
+    """The entries of infos that become columns of rollouts."""
     skips_row_after_end: bool = False
     """Whether the row after an episode's end is a reset instead of a step."""
     is_compiled: ClassVar[bool] = False
@@ -99,7 +101,7 @@ class Environments(ABC):
         """Whether `step` returns the final observations of terminated episodes besides those of truncated ones."""
         self.clips_rewards = False
         """Whether agents learn from rewards clipped to +-1; `step` returns unclipped rewards."""
-        self._infos: info_metrics.InfoSums | None = None
+        self._infos: info_metrics.InfoNumbers | None = None
         self._closed = False
 
     @property
@@ -130,15 +132,25 @@ class Environments(ABC):
         """
         raise steering_refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
 
-    def measure_infos(self, names: Sequence[str]) -> None:
-        """Sum these entries of infos from now on.
+    def measure_infos(self, names: Sequence[str], steps: Sequence[str] = ()) -> None:
+        """Take numbers from infos from now on.
+
+        Args:
+            names: the entries to sum, and patterns of names.
+            steps: the entries that become columns of rollouts (`write_infos`).
 
         Raises:
             ConfigurationError: if the environments have no infos.
         """
         if not self._has_infos:
-            raise info_metrics.refused(f"{type(self).__name__} of {self.num_envs}")
-        self._infos = info_metrics.InfoSums(names, self.num_envs)
+            option, what = "step_infos" if steps else "info_metrics", f"{type(self).__name__} of {self.num_envs}"
+            raise info_metrics.refused(option, what)
+        self._infos, self.step_infos = info_metrics.InfoNumbers(names, steps, self.num_envs), tuple(steps)
+
+    def write_infos(self, columns: Mapping[str, Array], row: int) -> None:
+        """Write the entries of `step_infos` in the next steps to these arrays `[T, N]`, from a row on."""
+        assert self._infos is not None  # `measure_infos` was called
+        self._infos.written, self._infos.row = columns, row
 
     @property
     def info_names(self) -> Sequence[str]:
@@ -152,8 +164,7 @@ class Environments(ABC):
 
     def take_infos(self) -> info_metrics.Sums:
         """The sums since the last call."""
-        assert self._infos is not None  # `measure_infos` was called
-        return self._infos.take()
+        return {} if self._infos is None else self._infos.take()
 
     def failure(self, when: str, what: str) -> EnvError:
         """The error of environments that fail together."""

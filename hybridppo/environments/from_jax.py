@@ -4,7 +4,7 @@ Both libraries use the same memory, so nothing is copied. jax, brax and mujoco_p
 environment is made.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import gymnasium as gym
@@ -81,22 +81,19 @@ class JaxEnvironment:
         self._state = self._reset(self._jax.random.split(key, self.num_envs))
         return self._seen(self._state.obs), {}
 
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step all environments; an end that is not a truncation is a termination."""
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Mapping[str, Any]]:
+        """Step all environments; an end that is not a truncation is a termination. Infos have the state's metrics."""
         given = self._jax.dlpack.from_dlpack(actions.contiguous())
         self._state = state = self._step(self._state, given)
         done, truncation = _tensor(state.done) > 0, _tensor(state.info["truncation"]) > 0
-        finals = self._seen(state.info[NAME_OF_FINALS])
-        return (
-            self._seen(state.obs),
-            _tensor(state.reward),
-            done & ~truncation,
-            done & truncation,
-            {"final_obs": finals},
-        )
+        infos = Tensors({**state.metrics, "final_obs": self._own(state.info[NAME_OF_FINALS])})
+        return self._seen(state.obs), _tensor(state.reward), done & ~truncation, done & truncation, infos
 
     def _seen(self, observations: Any) -> Tensor:
-        return _tensor(observations if self._key is None else observations[self._key])
+        return _tensor(self._own(observations))
+
+    def _own(self, observations: Any) -> Any:
+        return observations if self._key is None else observations[self._key]
 
     def get_state(self) -> dict[str, Tensor]:
         """The bytes of all arrays of the state, by number: torch lacks some of their types."""
@@ -111,6 +108,22 @@ class JaxEnvironment:
             for i, leaf in enumerate(leaves)
         ]
         self._state = self._jax.tree.unflatten(tree, found)
+
+
+class Tensors(Mapping[str, Tensor]):
+    """Arrays of JAX by name, which become tensors when they are looked up."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Tensor:
+        return _tensor(self._arrays[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 class Brax(JaxEnvironment):

@@ -1,55 +1,95 @@
-"""Sums of entries of infos, for metrics: `train(..., info_metrics=("profit",))`."""
+"""Numbers of infos: `train(..., info_metrics=("profit",))` for metrics, `step_infos=("cost",)` for rollouts."""
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import real
 
 Sums = dict[str, list[float]]
 """By name: sum and number of values over steps, and sum and number of last values over ended episodes."""
 
 
-class InfoSums:
-    """Sums entries of infos until `take`.
+class EntryNames:
+    """The entries of infos that `info_metrics` names; a name with * or ? is a pattern of names."""
+
+    def __init__(self, asked: Sequence[str]) -> None:
+        self.asked = asked
+        self._patterns = [name for name in asked if "*" in name or "?" in name]
+        self._plain = [name for name in asked if name not in self._patterns]
+
+    def among(self, entries: Mapping[str, Any]) -> list[str]:
+        """All names without a pattern; and the entries that match a pattern and are numbers, arrays or tensors."""
+        return [*self._plain, *filter(partial(self._matches, entries), entries)] if self._patterns else self._plain
+
+    def _matches(self, entries: Mapping[str, Any], name: str) -> bool:
+        is_meant = any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        return is_meant and name[0] != "_" and name not in self._plain and is_number(entries[name])
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, or an array or a tensor."""
+    return isinstance(value, bool | int | float) or hasattr(value, "dtype")
+
+
+class InfoNumbers:
+    """Takes numbers from infos: sums for metrics, until `take`, and columns of a rollout.
 
     Args:
-        names: names of the entries.
+        names: names of the entries to sum, and patterns of names.
+        steps: the entries that become columns: every step must have them.
         num_columns: columns of a rollout.
     """
 
-    def __init__(self, names: Sequence[str], num_columns: int) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str], steps: Sequence[str], num_columns: int) -> None:
+        self.names, self.steps = tuple(names), tuple(steps)
         self.left_out: set[int] = set()
         """Columns whose infos do not count."""
+        self._entries = EntryNames(names)
         self._last: list[dict[str, float]] = [{} for _ in range(num_columns)]
-        self._sums: Sums = {}
-        self.take()
+        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+        self.written: Mapping[str, Array] = {}
+        """The arrays `[T, N]` of the entries in `steps`."""
+        self.row = 0
+        """The row of the next step of all environments."""
 
-    def step(self, column: int, info: Any) -> None:
-        """Count the info of a step.
+    def step(self, column: int, info: Any, *, may_lack: bool = False) -> None:
+        """Take the numbers of a step.
+
+        Args:
+            column: the column of the rollout.
+            info: its info.
+            may_lack: whether the step may have begun later: missing entries are nan then (`require_all`).
 
         Raises:
-            BadValueError: if an entry is not a finite number.
+            BadValueError: if an entry is not a finite number, or an entry of each step is missing.
         """
         if column in self.left_out:
             return
-        for name in self.names:
-            value = info.get(name) if isinstance(info, Mapping) else None
-            if value is None:
-                continue
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                number = float("nan")
-            if not isfinite(number):
-                raise BadValueError(f"its info[{name!r}] must be a finite number (info_metrics), and is {shown(value)}")
-            self._sums[name][0] += number
-            self._sums[name][1] += 1.0
-            self._last[column][name] = number
+        entries = info if isinstance(info, Mapping) else {}
+        for name in self._entries.among(entries):
+            if (value := entries.get(name)) is not None:
+                self._count(column, name, finite(name, value, "info_metrics"))
+        for name, rows in self.written.items():
+            if name in entries:
+                rows[self.row, column] = finite(name, entries[name], "step_infos")
+            elif may_lack:
+                rows[self.row, column] = np.nan
+            else:
+                raise lacking(name, entries)
+
+    def _count(self, column: int, name: str, number: float) -> None:
+        sums = self._sums[name]
+        sums[0] += number
+        sums[1] += 1.0
+        self._last[column][name] = number
 
     def end(self, column: int) -> None:
         """Count the last values of an episode that has ended."""
@@ -62,30 +102,42 @@ class InfoSums:
         """Drop the last values of an episode that a restart has broken off."""
         self._last[column].clear()
 
-    def vector_step(self, infos: Any, ended: Any, are_steps: Any, is_final: bool = False) -> None:
-        """Count the infos of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
+    def vector_step(self, infos: Any, ended: Any, are_steps: Any, is_final: bool, first: int) -> None:
+        """Take the numbers of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
 
         Args:
             infos: infos of the step.
             ended: `[N]`, whether an episode ended.
             are_steps: `[N]`, which rows are steps and not resets.
             is_final: whether infos of a last step are in `infos["final_info"]`, and the others belong to the reset.
+            first: number of the first environment, for messages.
+
+        Raises:
+            BadValueError: as `step`.
         """
         if is_final and "final_info" in infos and infos["final_info"] is not None:
-            self._of_vector(infos["final_info"], ended)
-            self._of_vector(infos, ~ended)
+            self._of_vector(infos["final_info"], ended, first)
+            self._of_vector(infos, ~ended, first)
         else:
-            self._of_vector(infos, are_steps)
+            self._of_vector(infos, are_steps, first)
         for column in np.flatnonzero(ended).tolist():
             self.end(column)
+        self.row += 1
 
-    def _of_vector(self, infos: Any, which: Any) -> None:
-        for name in self.names:
+    def _of_vector(self, infos: Any, which: Any, first: int) -> None:
+        for name in self._entries.among(infos):
             if name in infos:
-                there = np.asarray(infos.get(f"_{name}", True)) & which
-                values = infos[name] if np.ndim(infos[name]) else np.full(len(which), infos[name])
+                numbers, there = _column_of(infos, name, which, "info_metrics")
                 for column in np.flatnonzero(there).tolist():
-                    self.step(column, {name: values[column]})
+                    if column not in self.left_out:
+                        self._count(column, name, float(numbers[column]))
+        for name, rows in self.written.items():
+            numbers, there = _column_of(infos, name, which, "step_infos") if name in infos else (which, ~which)
+            if not there[which].all():
+                column = int(np.flatnonzero(which & ~there)[0])
+                known = [each for each in infos if np.broadcast_to(infos.get(f"_{each}", True), which.shape)[column]]
+                raise BadValueError(f"environment {first + column}: {lacking(name, known)}")
+            rows[self.row, which] = numbers[which]
 
     def unfinished(self, columns: slice) -> list[dict[str, float]]:
         """The last values of the unfinished episodes of some columns, for `go_on`."""
@@ -93,20 +145,19 @@ class InfoSums:
 
     def go_on(self, columns: slice, unfinished: Sequence[Mapping[str, Any]]) -> None:
         """Continue with the result of `unfinished`."""
-        self._last[columns] = [
-            {name: real(last[name], name) for name in self.names if name in last} for last in unfinished
-        ]
+        self._last[columns] = [{name: real(last[name], name) for name in last} for last in unfinished]
 
     def take(self) -> Sums:
         """Return the sums so far, and begin at zero again."""
-        found, self._sums = self._sums, {name: [0.0] * 4 for name in self.names}
+        found = dict(self._sums)
+        self._sums.clear()
         return found
 
 
 def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}
-    for name in parts[0]:
+    for name in dict.fromkeys(chain(*parts)):
         steps, number, ends, episodes = (sum(part[name][i] for part in parts if name in part) for i in range(4))
         if number:
             found[f"info/{name}"] = steps / number
@@ -115,9 +166,50 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     return found
 
 
-def refused(what: str) -> ConfigurationError:
+_LARGEST = {"info_metrics": float(np.finfo(np.float64).max), "step_infos": float(np.finfo(np.float32).max)}
+"""By option, the largest number that is kept as it is."""
+
+
+def finite(name: str, value: Any, option: str) -> float:
+    """An entry of an info as a number.
+
+    Raises:
+        BadValueError: if it is not a finite number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not abs(number) <= _LARGEST[option]:
+        raise BadValueError(f"its info[{name!r}] must be a finite number ({option}), and is {shown(value)}")
+    return number
+
+
+def _column_of(infos: Any, name: str, which: Any, option: str) -> tuple[Array, Array]:
+    """An entry of a vector's infos as numbers `[N]`, and which of the rows `which` have it."""
+    values, mask = infos[name], np.asarray(infos.get(f"_{name}", True))
+    there, each = mask & which, values if np.ndim(values) else np.full(len(which), values)
+    try:
+        numbers = np.where(there, each, 0.0).astype(np.float64)
+    except (TypeError, ValueError):
+        numbers = np.full(len(which), np.nan)
+    if not (np.abs(numbers) <= _LARGEST[option]).all():
+        numbers[there] = [finite(name, each[column], option) for column in np.flatnonzero(there).tolist()]
+    return numbers, there
+
+
+def lacking(name: str, entries: Iterable[Any]) -> BadValueError:
+    """The error for a step whose info has no such entry."""
+    known = ", ".join(sorted(str(each) for each in entries if str(each)[:1] != "_")) or "no entries"
+    return BadValueError(
+        f"its info has no {name!r}, which every step must have (step_infos): it has {known}; let the environment, or a "
+        "wrapper, write it in every step"
+    )
+
+
+def refused(option: str, what: str) -> ConfigurationError:
     """The error for environments without infos."""
     return ConfigurationError(
-        f"info_metrics are not available from {what}: train in copies that the library steps (vectorization='sync'), "
+        f"{option} are not available from {what}: train in copies that the library steps (vectorization='sync'), "
         "in this process, in workers or over Ray's samplers, or as tensors, or leave it out"
     )

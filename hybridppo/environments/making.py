@@ -109,8 +109,8 @@ def make_environments(
     with closed_if_refused(environments):
         if (problem := _misfit(options, environments)) is not None:
             raise ConfigurationError(problem)
-        if options.info_metrics:
-            environments.measure_infos(options.info_metrics)
+        if options.info_metrics or options.step_infos:
+            environments.measure_infos(options.info_metrics, options.step_infos)
     return environments
 
 

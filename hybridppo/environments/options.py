@@ -70,13 +70,18 @@ class EnvironmentOptions:
 
     info_metrics: tuple[str, ...] = field(default=(), metadata=SAME_RESULT)
     """Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have the entry, and
-    `episode_info/NAME`, the mean of the last entry of each episode that ended."""
+    `episode_info/NAME`, the mean of the last entry of each episode that ended. A pattern such as Episode_Reward/*
+    stands for all entries that match it."""
+    step_infos: tuple[str, ...] = ()
+    """Entries of infos, one number for each step, that become columns of rollouts for a loss or an agent of your own:
+    `rollout.infos["cost"]`, and `columns["cost"]` of `LossInputs`."""
 
     def __post_init__(self) -> None:
-        names: Any = self.info_metrics
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
-            raise ConfigurationError(f"info_metrics must be a tuple of names of entries in infos, got {shown(names)}")
-        object.__setattr__(self, "info_metrics", tuple(names))
+        for option in ("info_metrics", "step_infos"):
+            names: Any = getattr(self, option)
+            if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
+                raise ConfigurationError(f"{option} must be a tuple of names of entries in infos, got {shown(names)}")
+            object.__setattr__(self, option, tuple(names))
         if shown(self.vectorization) == "'async'":
             names = ", ".join(get_args(Vectorization))
             raise ConfigurationError(f"vectorization must be one of {names}, got 'async': {INSTEAD_OF_ASYNC}")
@@ -86,7 +91,7 @@ class EnvironmentOptions:
         if self.frame_stack > 1 and self.action_masks:
             self.refuse("action_masks=True", "frame_stack", remedy="leave one of the two out")
         if self.vectorization == "compiled":
-            names = ("autoreset_mode", "episodic_life", "info_metrics", *NEED_COPIES)
+            names = ("autoreset_mode", "episodic_life", "info_metrics", "step_infos", *NEED_COPIES)
             self.refuse("vectorization='compiled'", *names, remedy="leave one of the two out")
 
     def refuse(self, kind: str, *names: str, remedy: str = "leave it out") -> None:

@@ -317,12 +317,14 @@ class SubEnvironments(Environments):
                     observation = self.encode.checked(observation)
                 rows[i] = observation
                 if infos is not None:
-                    self._sum_infos(i, info)
+                    self._take_infos(i, info)
                 if is_terminated or is_truncated:
                     self._note_end(i, is_terminated, is_truncated)
                     ended.append(i)
             except failures() as error:
                 self._recover(i, action, error)
+        if infos is not None:
+            infos.row += 1
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)
         finals_of, finals = self._end_episodes() if ended else ([], [])
@@ -379,8 +381,8 @@ class SubEnvironments(Environments):
             else ((0, self.encoded(self._rows[i : i + 1])[0].copy()),)
         )
 
-    def _sum_infos(self, i: int, info: Any) -> None:
-        """Sum up the infos of the agents that were present; an agent that takes turns has its info at its next turn."""
+    def _take_infos(self, i: int, info: Any) -> None:
+        """Take the numbers of the agents that were present; an agent that takes turns has its info at its next turn."""
         assert self._infos is not None
         if not self.agents:
             self._infos.step(i, info)
@@ -389,7 +391,10 @@ class SubEnvironments(Environments):
         for slot, agent in enumerate(self.sub_environments[i].env.agents):
             column = i * self.num_agents + slot
             if not self.absent[column]:
-                self._infos.step(column, info.get(agent))
+                try:
+                    self._infos.step(column, info.get(agent), may_lack=self.waiting is not None)
+                except BadValueError as error:
+                    raise BadValueError(f"agent {agent!r}: {error}") from None
 
     def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
         """A test of rewards, and of the numbers among the bytes of rows."""

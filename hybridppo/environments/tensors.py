@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from hybridppo.environments.base import Environments, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of, require_spaces, two_of
-from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.info_metrics import EntryNames, Sums, is_number, lacking
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import shown_cast
@@ -86,6 +86,8 @@ class TensorStep:
     """`[N]` bool."""
     finals: Tensor | None
     """`[N, *row]`, final observations; None if the environment does not return them."""
+    infos: Mapping[str, Tensor]
+    """`[N]` float32 each, the entries of `step_infos`."""
     absent: Tensor | None = None
     """`[N]` bool, whose rows are not steps because their agents had left; None if all are steps."""
 
@@ -191,6 +193,7 @@ class TensorAgents:
             terminated=terminated,
             truncated=truncated,
             finals=finals,
+            infos={name: numbers.masked_fill(absent, 0.0) for name, numbers in step.infos.items()},
             absent=absent,
         )
 
@@ -327,7 +330,10 @@ class TensorEnvironments(Environments):
         self._num_steps = 0
         self.title = f"{self.num_envs} environments of tensors, {self.name}"
         self._accelerator = accelerator_of(self.device)
-        self._info_values: dict[str, list[Tensor]] = {}
+        self._entries = EntryNames(())
+        self._totals: dict[str, tuple[Any, Any]] = {}
+        """The sum and the number of values of each entry of infos that is a metric."""
+        self._counted = torch.ones(env.num_envs, dtype=torch.bool, device=self.device)
 
     def begin(self, seed: int) -> Tensor:
         """Reset every environment; return observations `[N, *row]`.
@@ -370,60 +376,79 @@ class TensorEnvironments(Environments):
                     "the values of rsl_rl (observations, privileged observations, rewards, dones, extras), let it "
                     "return those of gymnasium: observations, rewards, terminated, truncated, infos"
                 )
-        infos = infos if isinstance(infos, dict) else {}
+        infos = infos if isinstance(infos, Mapping) else {}
         if "final_observation" in infos:  # its name before gymnasium 1.0
             raise BadValueError("infos has 'final_observation', which must have the name 'final_obs'")
-        finals = infos.get("final_obs")
-        if self._info_values:
+        finals, further = infos.get("final_obs"), self._infos_of_step(infos, **flags) if self.step_infos else {}
+        if self._entries.asked or "log" in infos or "episode" in infos:
             self._add_infos(infos)
         if finals is not None:
             finals = self._rows(finals, "the final observations")
         rewards = self._values("the rewards", rewards)
         if rewards.dtype in (torch.bool, torch.bfloat16):  # which NumPy cannot add
             rewards = rewards.type(torch.float32)
-        step = TensorStep(self._rows(observations, "the observations"), rewards, **flags, finals=finals)
+        step = TensorStep(self._rows(observations, "the observations"), rewards, **flags, finals=finals, infos=further)
         return step if self.of_agents is None else self.of_agents.after(step, infos)
 
-    def measure_infos(self, names: Sequence[str]) -> None:
+    def measure_infos(self, names: Sequence[str], steps: Sequence[str] = ()) -> None:
         """As in the base. An entry is in `infos["log"]` or in `infos`, one number or one for each environment."""
-        self._info_values = {name: [] for name in names}
-        self._counted = torch.ones(self.env.num_envs, dtype=torch.bool, device=self.device)
+        self._entries, self.step_infos, self._totals = EntryNames(tuple(names)), tuple(steps), {}
+        self._counted.fill_(True)
 
     def leave_out_infos(self, env: int) -> None:  # noqa: D102 - as in the base
-        if self._info_values:
+        if self._entries.asked:
             self._counted[env] = False
 
-    def _add_infos(self, infos: Any) -> None:
-        logged = infos.get("log")
-        for name, values in self._info_values.items():
-            value = infos.get(name) if not isinstance(logged, dict) else logged.get(name, infos.get(name))
-            if value is None:
+    def _infos_of_step(self, infos: Mapping[str, Any], terminated: Tensor, truncated: Tensor) -> dict[str, Tensor]:
+        """The entries of `step_infos`; of episodes that have ended, those in `infos["final_info"]`, if it has them."""
+        found, finals = {}, infos.get("final_info")
+        for name in self.step_infos:
+            if name not in infos:
+                raise lacking(name, infos)
+            numbers = self._values(f"infos[{name!r}]", infos[name])
+            if isinstance(finals, Mapping) and name in finals:
+                last = self._values(f"infos['final_info'][{name!r}]", finals[name])
+                numbers = torch.where(terminated | truncated, last, numbers)
+            found[name] = numbers.to(torch.float32)
+        return found
+
+    def _add_infos(self, infos: Mapping[str, Any]) -> None:
+        """Add the entries that are metrics: those that are asked for, and all that the environment logs."""
+        logged = infos.get("log", infos.get("episode"))
+        logged = logged if isinstance(logged, Mapping) else {}
+        entries, numbers = {**infos, **logged}, [name for name, value in logged.items() if is_number(value)]
+        for name in dict.fromkeys((*numbers, *self._entries.among(entries))):
+            if (value := entries.get(name)) is None:
                 continue
             try:
-                found = torch.as_tensor(value, dtype=torch.float32, device=self.device)
+                found = torch.as_tensor(value, device=None if isinstance(value, bool | int | float) else self.device)
+                found = found.to(torch.float32)
             except (TypeError, ValueError, RuntimeError):
                 raise BadValueError(f"infos[{name!r}] must be numbers (info_metrics), and is {shown(value)}") from None
+            total, number = self._totals.get(name, (0.0, 0.0))
             if found.shape[:1] == self._counted.shape:
                 each = found.flatten(1).mean(1) if found.ndim > 1 else found
-                values.append(torch.stack((each.where(self._counted, 0.0).sum(), self._counted.sum())))
+                self._totals[name] = total + each.where(self._counted, 0.0).sum(), number + self._counted.sum()
             else:
-                values.append(torch.stack((found.mean(), torch.ones_like(found.mean()))))
+                self._totals[name] = total + found.mean(), number + 1.0
 
     def take_infos(self) -> Sums:
-        """As in the base; it waits for the device once for each entry."""
-        sums: Sums = {}
-        for name, values in self._info_values.items():
-            total, number = torch.stack(values).sum(0).tolist() if values else (0.0, 0.0)
-            if not math.isfinite(total):
+        """As in the base; it waits for the device once. Numbers that nobody asked for are left out if not finite."""
+        totals, self._totals = self._totals, {}
+        numbers = [torch.as_tensor(number, dtype=torch.float32) for pair in totals.values() for number in pair]
+        on_host = iter(torch.stack([number.to(self.device) for number in numbers]).tolist() if numbers else ())
+        sums: Sums = {name: [next(on_host), next(on_host), 0.0, 0.0] for name in totals}
+        asked = {*self._entries.among(dict.fromkeys(totals, 0.0))}
+        for name in [name for name, (total, *_) in sums.items() if not math.isfinite(total)]:
+            if name in asked:
                 raise EnvError(f"{self.name}: infos[{name!r}] must be finite numbers (info_metrics), and are not")
-            sums[name] = [total, number, 0.0, 0.0]
-            values.clear()
+            del sums[name]
         return sums
 
     @property
     def info_names(self) -> Sequence[str]:
         """As in the base."""
-        return tuple(self._info_values)
+        return self._entries.asked
 
     def _guarded(self, when: str, call: Callable[[], Found]) -> Found:
         """The result of a call; errors of the environment name it."""
@@ -437,22 +462,24 @@ class TensorEnvironments(Environments):
             raise self.failure(when, describe_error(error)) from error
 
     def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
-        """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.
+        """Refuse observations `[T, N, *row]`, or rewards or entries of infos `[T, N]`, that are not finite.
+
+        It waits for the device.
 
         Args:
-            what: "observation", "final observation" or "reward".
+            what: "observation", "final observation", "reward", or the entry.
             values: a row for each step.
             when: the time of the values, for messages; "" to compute it from the number of steps.
 
         Raises:
             EnvError: naming the first environment and number.
         """
-        numbers = values[..., None] if what == "reward" else self.encode.layout.numbers(values)
+        numbers = values[..., None] if values.ndim == 2 else self.encode.layout.numbers(values)
         is_bad = ~numbers.isfinite()
         if not bool(is_bad.any()):
             return
         step, env, number = is_bad.nonzero()[0].tolist()
-        name = what if what == "reward" else f"observation{self.encode.names[number]}"
+        name = what if values.ndim == 2 else f"observation{self.encode.names[number]}"
         value = float(numbers[step, env, number])
         if not when:
             when = f"in step {self._num_steps - len(values) + 1 + step}"

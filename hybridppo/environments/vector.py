@@ -128,7 +128,7 @@ class VectorEnvironments(Environments):
                 terminated, truncated = as_truth("terminated", terminated), as_truth("truncated", truncated)
             if self._infos is not None:
                 ended = terminated | truncated
-                self._infos.vector_step(infos, ended, ~self._resetting, self._resets_at_once)
+                self._infos.vector_step(infos, ended, ~self._resetting, self._resets_at_once, self._first)
                 if self.skips_row_after_end:
                     self._resetting = ended
         except failures() as error:

@@ -6,8 +6,7 @@ Workers use this file without torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -90,7 +89,7 @@ FinalObservations = list[tuple[int, int, Array]]
 """Step, environment and final observation `[obs]` of truncated episodes, if it is not the next row's observation."""
 
 
-@dataclass
+@dataclass(init=False)
 class Rollout(Columns):
     """`T` steps of `N` environments, time-major: tensors that an agent learns from, on one device.
 
@@ -125,8 +124,11 @@ class Rollout(Columns):
     """`[K, *row]`, the final observations of these steps."""
     version: Any = 0
     """Version of the parameters that acted; the oldest, if `versions` differ."""
-    place: Any = field(default_factory=partial(slice, None))
+    place: Any = None
     """Its columns among those of all parts (`RolloutParts`)."""
+    infos: Any = None
+    """By name, the entries of infos that `train(..., step_infos=)` names, `[T, N]` float32; zeros in rows that are not
+    steps."""
     starts: Any = None
     """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Any = None
@@ -166,6 +168,16 @@ class Rollout(Columns):
     finals: Any = None
     """On a device, `[T, N, *row]`, the observation after each step if it was truncated; other rows do not matter."""
 
+    def __init__(self, *columns: Any, infos: Any = None, **named: Any) -> None:
+        """Columns in the order above, or by name; other names are those of `infos`."""
+        own = {name: named.pop(name) for name in _FIELDS if name in named}
+        vars(self).update({"place": slice(None), **dict(zip(_FIELDS, columns, strict=False)), **own})
+        self.infos = {**(infos or {}), **named}
+
+    def columns(self) -> dict[str, Any]:
+        """The columns by name, those of infos included."""
+        return {**super().columns(), **self.infos}
+
     @staticmethod
     def layout(
         num_steps: int,
@@ -173,8 +185,9 @@ class Rollout(Columns):
         encode: ObservationEncoder,
         distribution: Distribution,
         memory: MemoryLayout | None = None,
+        infos: Sequence[str] = (),
     ) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type of every array that a sampler on the host writes, by name."""
+        """Shape and type of every array that a sampler on the host writes, by name; `infos` are names of `infos`."""
         leading, float32 = (num_steps, num_envs), "float32"
         frame = encode.shape if encode.frames is None else encode.frames.frame_shape
         layout = {
@@ -194,7 +207,7 @@ class Rollout(Columns):
         if memory is not None:
             layout["starts"] = (leading, "bool")
             layout["states"] = ((memory.num_sequences(num_steps), num_envs, memory.state_size), float32)
-        return layout
+        return layout | dict.fromkeys(infos, (leading, float32))
 
     @classmethod
     def in_memory(cls, layout: Layout, pin_for: torch.device | None) -> Rollout:
@@ -241,10 +254,9 @@ class Rollout(Columns):
 
     def grow_into(self, longer: Rollout) -> None:
         """Take the arrays of a rollout with more steps, after its first rows have become those of this one."""
-        for name, array in longer.columns().items():
-            rows = getattr(self, name)
-            array[: len(rows)] = rows
-            setattr(self, name, array)
+        for name, rows in self.columns().items():
+            longer.columns()[name][: len(rows)] = rows
+        vars(self).update(vars(longer))
 
     # To learn from
 
@@ -291,7 +303,7 @@ class Rollout(Columns):
         """The rollout as if its steps were those of one endless episode, for returns that go on after a reset."""
         finals = {"final_rows": self.final_rows[:0], "final_observations": self.final_observations[:0]}
         never = self.terminated.new_zeros(self.terminated.shape)
-        return replace(self, terminated=never, truncated=never, **finals)
+        return self.with_columns(terminated=never, truncated=never, **finals)
 
     def of_agents(self, own: Tensor, num_agents: int) -> Rollout:
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
@@ -320,7 +332,11 @@ class Rollout(Columns):
             name: tensor.index_select(1, columns) for name, tensor in self.columns().items() if name not in _OF_ROWS
         }
         finals = self.final_observations[kept]
-        return replace(self, valid_rows=valid_rows, final_rows=final_rows, final_observations=finals, **changes)
+        changes |= {"valid_rows": valid_rows, "final_rows": final_rows, "final_observations": finals}
+        return self.with_columns(**changes)
+
+
+_FIELDS = tuple(Rollout.__dataclass_fields__)
 
 
 def steps_by_turns(
@@ -342,7 +358,7 @@ def steps_by_turns(
         A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
         observations; the last of the `T` rows of each step, `[T', N]`; and the number of turns, `[N]`.
     """
-    counts, columns = valid, buffer.columns()
+    counts, columns, infos = valid, buffer.columns(), buffer.infos
     if memory is not None:
         valid = ~buffer.absent
     ends = (buffer.terminated | buffer.truncated) & valid
@@ -367,6 +383,8 @@ def steps_by_turns(
         own, acted, ended = (slice(count), column), first[:count], last[:count]
         for name in ("outputs", "actions"):
             steps[name][own] = columns[name][acted, column]
+        for name in infos:
+            steps[name][own] = columns[name][ended, column]
         steps["rewards"][own], last_rows[own] = rewards[:count], ended
         is_step[own] = counts[acted, column]
         for name in ("terminated", "truncated"):
@@ -382,7 +400,7 @@ def steps_by_turns(
             found.append((count - 1, column, buffer.observations[first[count], column].copy()))
     found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
     found.sort(key=lambda final: final[:2])
-    return replace(buffer, **steps), is_step, found, last_rows, np.array([len(own.first) for own in turns])
+    return buffer.with_columns(**steps), is_step, found, last_rows, np.array([len(own.first) for own in turns])
 
 
 class _Turns(NamedTuple):
@@ -421,7 +439,7 @@ class RolloutParts:
 
     def __init__(self, parts: Sequence[Rollout]) -> None:
         places = slices(part.rewards.shape[1] for part in parts)
-        self.parts = [replace(part, place=place) for part, place in zip(parts, places, strict=True)]
+        self.parts = [part.with_columns(place=place) for part, place in zip(parts, places, strict=True)]
 
     @property
     def version(self) -> Any:
@@ -516,7 +534,8 @@ def _lengthened(part: Rollout, lengths: Mapping[str, int]) -> Rollout:
     columns = open_rows % part.rewards.shape[1]
     tensors["truncated"][last, columns] = True
     finals = torch.cat((part.final_observations, part.observations[last + 1, columns]))
-    return replace(part, **tensors, final_rows=torch.cat((part.final_rows, open_rows)), final_observations=finals)
+    tensors |= {"final_rows": torch.cat((part.final_rows, open_rows)), "final_observations": finals}
+    return part.with_columns(**tensors)
 
 
 def in_parts(rollout: Rollout, number: int) -> Any:

@@ -67,6 +67,7 @@ SOME: dict[str, Any] = {
     "clip_rewards": True,
     "episodic_life": False,
     "info_metrics": (),
+    "step_infos": (),
 }
 """A value for every option. To add an option, add a line."""
 
@@ -74,7 +75,7 @@ SOME: dict[str, Any] = {
 CHANGES_RESULT = {
     RunOptions: "total_steps total_episodes seed target_return start_from self_play distributed",
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
-        clip_rewards episodic_life""",
+        clip_rewards episodic_life step_infos""",
     PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
         minibatch_size
         learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda

@@ -250,18 +250,35 @@ def test_episodes_that_were_broken_off_do_not_count() -> None:
 class Logging(TorchCartPole):
     """Logs the number of the step, as Isaac Lab does, and half of it too."""
 
+    under: str = "log"
+
     def step(self, actions: Any) -> Any:
         *result, infos = super().step(actions)
         self.number = getattr(self, "number", 0) + 1
-        halves = torch.full((self.num_envs,), self.number / 2.0)
-        return *result, {**infos, "log": {"number": torch.tensor(self.number)}, "half": halves}
+        halves, logged = torch.full((self.num_envs,), self.number / 2.0), {"number": torch.tensor(self.number)}
+        return *result, {**infos, self.under: {**logged, "one": 1.0, "unknown": np.nan, "name": "x"}, "half": halves}
 
 
-def test_tensors_log_them() -> None:
-    found = train(Logging, info_metrics=("number", "half"), total_steps=2 * 64)
-    assert [told(metrics) for metrics in found] == [
-        {"info/number": 8.5, "info/half": 4.25}, {"info/number": 24.5, "info/half": 12.25}
-    ]  # fmt: skip
+@pytest.mark.parametrize("asked", [("number", "half"), ("h*f",), ()])
+@pytest.mark.parametrize("under", ["log", "episode"])
+def test_tensors_log_them(asked: tuple[str, ...], under: str) -> None:
+    """What they log is there unless it is not finite; their other entries are there if they are named."""
+    found = train(type("Logs", (Logging,), {"under": under}), info_metrics=asked, total_steps=2 * 64)
+    expected = {"info/number": [8.5, 24.5], "info/one": [1.0, 1.0]} | ({"info/half": [4.25, 12.25]} if asked else {})
+    assert [told(metrics) for metrics in found] == [{name: each[i] for name, each in expected.items()} for i in (0, 1)]
+
+
+def test_what_is_named_must_be_finite() -> None:
+    with pytest.raises(EnvError, match=r"infos\['unknown'\] must be finite numbers \(info_metrics\), and are not"):
+        train(Logging, info_metrics=("unk*",))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"env": partial(vector, AutoresetMode.SAME_STEP)}])
+def test_a_pattern_stands_for_all_that_match_it(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    expected = [told(metrics) for metrics in train()]
+    assert [told(metrics) for metrics in train(**options, info_metrics=("p?ofit", "w*", "x*"))] == expected
+    told_of = [record.message for record in caplog.records if "info_metrics" in record.message]
+    assert told_of == ["info_metrics: no step of the first iteration has x* in its info"]
 
 
 @pytest.mark.parametrize("beside", [False, True])

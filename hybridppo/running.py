@@ -274,8 +274,8 @@ def _callbacks(
     found += plan.callbacks
     if plan.profile and directory is not None:
         found.append(Profiler(runner, plan.environments, directory.path / "trace.json"))
-    if plan.progress:
-        found.append(ProgressOfTraining())
+    if plan.progress or plan.verbose:
+        found.append(ProgressOfTraining(bar=plan.progress, verbose=plan.verbose))
     return found if directory is None else [*found, checkpointing]
 
 

@@ -264,7 +264,16 @@ class RunOptions:
     """Mean return at which to stop: the mean of an evaluation during training if there are any, else of the latest 100
     episodes, once 100 episodes have ended."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
-    """Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
+    """Loggers to write to, separated by commas: tensorboard, csv, wandb, trackio, mlflow."""
+    track_project: str | None = field(default=None, metadata=SAME_RESULT)
+    """The project in wandb and trackio, and the experiment in mlflow. None: what their environment variables say, else
+    hybridppo."""
+    track_entity: str | None = field(default=None, metadata=SAME_RESULT)
+    """The user or team in wandb. None: your own."""
+    track_name: str | None = field(default=None, metadata=SAME_RESULT)
+    """The run's name in loggers. None: the name of the run directory."""
+    track_tags: str = field(default="", metadata=SAME_RESULT)
+    """Tags of the run in wandb and mlflow, separated by commas."""
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT | SECONDS)
@@ -311,6 +320,8 @@ class RunOptions:
         )
         check_fields(self)
         logger_names(self.track)
+        for name in ("track_project", "track_entity", "track_name", "track_tags"):
+            require(self, name, isinstance(getattr(self, name), str | None), "must be text")
         if not isinstance(self.address, str | None):
             raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
 
@@ -573,6 +584,8 @@ class Plan:
     profile: bool = False
     progress: bool = False
     """Whether to show a progress bar."""
+    verbose: bool = False
+    """Whether to show tables of the metrics."""
     callbacks: Sequence[Callback] = ()
 
 

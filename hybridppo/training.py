@@ -107,6 +107,7 @@ def train(
     compiled: bool = False,
     profile: bool = False,
     progress: bool = True,
+    verbose: bool = False,
     on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
@@ -120,6 +121,10 @@ def train(
     evaluate_async: bool | None = None,
     target_return: float | None = None,
     track: str = "",
+    track_project: str | None = None,
+    track_entity: str | None = None,
+    track_name: str | None = None,
+    track_tags: str = "",
     start_from: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_every: int | None = None,
@@ -174,6 +179,7 @@ def train(
         profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
+        verbose: whether to show a table of the metrics every few seconds, and at the end.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: a function of each iteration's metrics, a `hybridppo.Logger`, or several; an error in one is only
             logged.
@@ -195,7 +201,12 @@ def train(
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
-        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
+        track: Loggers to write to, separated by commas: tensorboard, csv, wandb, trackio, mlflow.
+        track_project: The project in wandb and trackio, and the experiment in mlflow. None: what their environment
+            variables say, else hybridppo.
+        track_entity: The user or team in wandb. None: your own.
+        track_name: The run's name in loggers. None: the name of the run directory.
+        track_tags: Tags of the run in wandb and mlflow, separated by commas.
         start_from: A run directory, or a file written by agent.save, with networks to start from. Everything else
             starts anew.
         checkpoint_seconds: The most seconds between two checkpoints, unless `checkpoint_every` says when they are
@@ -244,7 +255,7 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given = locals()  # the arguments, among which are those of both groups of options
-    require_bools(compiled=compiled, profile=profile, progress=progress)
+    require_bools(compiled=compiled, profile=profile, progress=progress, verbose=verbose)
     _require_on_interrupt(on_interrupt)
     own_callbacks = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
     if profile and run_dir is None:
@@ -299,7 +310,7 @@ def train(
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         with _new_directory(run_dir if preparation.strategy.rank == 0 else None, of_run, choice.table) as directory:
-            guests = {"profile": profile, "progress": progress, "callbacks": own_callbacks}
+            guests = {"profile": profile, "progress": progress, "verbose": verbose, "callbacks": own_callbacks}
             result = run_to_the_end(
                 preparation.plan(of_run, trained, choice, directory=directory, **guests), preparation.strategy
             )
@@ -319,6 +330,7 @@ def resume(
     modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
     progress: bool = True,
+    verbose: bool = False,
     on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
@@ -359,6 +371,7 @@ def resume(
         modules: modules of the same shapes as the run's own, if there were any.
         schedules: the run's schedules that are functions, if there were any; those with names are saved.
         progress: whether to show a progress bar.
+        verbose: whether to show a table of the metrics every few seconds, and at the end.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: functions of each iteration's metrics; an error in one is logged.
         callbacks: as for `train`; those of the earlier training are not saved.
@@ -378,7 +391,7 @@ def resume(
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
-        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
+        track: Loggers to write to, separated by commas: tensorboard, csv, wandb, trackio, mlflow.
         checkpoint_seconds: The most seconds between two checkpoints, unless `checkpoint_every` says when they are
             written.
         checkpoint_every: Environment steps, of all environments together, between two checkpoints. None: by
@@ -406,7 +419,7 @@ def resume(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given = locals()  # the arguments, among which are the options that a run may change
-    require_bools(progress=progress)
+    require_bools(progress=progress, verbose=verbose)
     _require_on_interrupt(on_interrupt)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
@@ -439,7 +452,12 @@ def resume(
                     _go_back(directory, before, settings, made, checkpoint)
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-                guests = {"checkpoint": checkpoint, "progress": progress, "callbacks": own_callbacks}
+                guests = {
+                    "checkpoint": checkpoint,
+                    "progress": progress,
+                    "verbose": verbose,
+                    "callbacks": own_callbacks,
+                }
                 result = run_to_the_end(
                     preparation.plan(settings, made, choice, directory=directory, **guests), preparation.strategy
                 )

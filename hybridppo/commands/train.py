@@ -62,6 +62,8 @@ class Train(Command):
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     progress: bool = True
     """Show a progress bar."""
+    verbose: bool = False
+    """Show a table of the metrics every few seconds, and at the end."""
     policies: dict[str, Any] | None = None
     """Train several policies: a JSON object with the name of each policy and the settings in which it differs from the
     flags, as '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. With a run directory in place of settings, the
@@ -99,7 +101,7 @@ class Train(Command):
 
             show(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
-        own = ("compiled", "profile", "progress")
+        own = ("compiled", "profile", "progress", "verbose")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
         given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
         result = None
@@ -229,6 +231,8 @@ class Resume(Command):
     changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     progress: bool = True
     """Show a progress bar."""
+    verbose: bool = False
+    """Show a table of the metrics every few seconds, and at the end."""
 
     def run(self) -> int:
         """Resume, and print the result."""
@@ -240,7 +244,8 @@ class Resume(Command):
             require_devices(**asked)
             if lag is not None:
                 raise ConfigurationError(f"max_lag={lag} needs a placement that takes it: give --placement")
-        further: dict[str, Any] = {"placement": placement, "progress": self.progress, "on_interrupt": "return"}
+        further: dict[str, Any] = {"placement": placement, "progress": self.progress, "verbose": self.verbose}
+        further["on_interrupt"] = "return"
         return report(resume(self.run_dir, **further, **changes))
 
 

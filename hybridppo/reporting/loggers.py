@@ -1,4 +1,4 @@
-"""Loggers write the metrics of a training to TensorBoard, Weights & Biases, Trackio, MLflow, or to one of your own.
+"""Loggers write the metrics of a training to TensorBoard, Weights & Biases, Trackio, MLflow, a table, or elsewhere.
 
     class Printer(hybridppo.Logger):
         name = "printer"
@@ -11,6 +11,8 @@
 The packages have queues of their own, so that a training does not wait for them. They are imported when they are used.
 """
 
+import csv
+import io
 import math
 import os
 import posixpath
@@ -22,12 +24,23 @@ from typing import Any
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
-from hybridppo.run_directory.files import read_file, replace_synced
+from hybridppo.run_directory.directory import METRICS
+from hybridppo.run_directory.files import finite, plain_file, read_file, read_lines, replace_synced
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path
 
+_ROLLOUT = {"episodes", "episode_return_mean", "episode_length_mean", "env_restarts", "agent_steps", "policy_lag"}
+_TIME = {"iteration", "env_steps", "steps_per_second", "publishes", "bytes_copied", "samplers_busy", "steps_dropped"}
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
 """MLflow's limits: the parameters of one call, and the length of a parameter."""
+
+
+def grouped(name: str) -> str:
+    """The name of a metric in its group: `rollout/`, `train/`, `time/` or `eval/`; one with a `/` has its own group."""
+    if name.startswith("evaluation_"):
+        return f"eval/{name.removeprefix('evaluation_')}"
+    group = "rollout" if name in _ROLLOUT else "time" if name in _TIME or name.startswith("seconds") else "train"
+    return name if "/" in name else f"{group}/{name}"
 
 
 class Logger(Callback):
@@ -40,6 +53,8 @@ class Logger(Callback):
     """Its name in messages, and in the folder `loggers/` of the run directory."""
     needs_run_dir: bool = False
     """Whether it needs a run directory."""
+    groups: bool = False
+    """Whether `log` gets names in groups, as `train/policy_loss`, in place of those in `metrics.jsonl`."""
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:
         """Begin to log a training, or continue.
@@ -95,7 +110,7 @@ class Logger(Callback):
         if not self._is_open:
             return
         numbers = {
-            name: float(value)
+            grouped(name) if self.groups else name: float(value)
             for name, value in values.items()
             if isinstance(value, (int, float)) and math.isfinite(value) and name not in ("iteration", "env_steps")
         }
@@ -110,7 +125,7 @@ class TensorBoard(Logger):
         log_dir: the folder to write to; None for `tensorboard` in the run directory.
     """
 
-    name = "tensorboard"
+    name, groups = "tensorboard", True
 
     def __init__(self, log_dir: str | Path | None = None) -> None:
         self._log_dir = None if log_dir is None else require_path("log_dir", log_dir)
@@ -139,15 +154,48 @@ class TensorBoard(Logger):
         self._writer.close()
 
 
+class CSV(Logger):
+    """`metrics.csv` in the run directory: the lines of `metrics.jsonl` as a table."""
+
+    name, needs_run_dir = "csv", True
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
+        assert run.run_dir is not None  # it needs one
+        self._folder, self._columns = run.run_dir, list[str]()
+        return None
+
+    def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
+        """Append a row; if there are new columns, or no file, write the table anew."""
+        with self._outage.tolerating(Exception, "the training continues, and metrics.jsonl has all"):
+            path = self._folder / "metrics.csv"
+            if not plain_file(path) or not metrics.keys() <= {*self._columns}:
+                self.close()
+                return
+            with path.open("a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, self._columns).writerow(finite(metrics))
+
+    def close(self) -> None:
+        """Write the table anew, because the last evaluation may have changed its row."""
+        rows, text = read_lines(self._folder / METRICS), io.StringIO()
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        table = csv.DictWriter(text, self._columns)
+        table.writeheader()
+        table.writerows(rows)
+        replace_synced(self._folder / "metrics.csv", text.getvalue().encode())
+
+    def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
+        """Nothing: the metrics have its results."""
+
+
 class Wandb(Logger):
     """Weights & Biases, also without a network (`WANDB_MODE=offline`, and `wandb sync` later).
 
     Args:
-        project: the name of its project; None for `WANDB_PROJECT`, or hybridppo.
+        project: the name of its project; None for the run's `track_project`, `WANDB_PROJECT`, or hybridppo.
         options: further arguments of `wandb.init`.
     """
 
-    name = "wandb"
+    name, groups = "wandb", True
 
     def __init__(self, project: str | None = None, **options: Any) -> None:
         self._project, self._options = project, options
@@ -157,10 +205,11 @@ class Wandb(Logger):
 
         # In a terminal, it asks an unknown user for a key, and waits for a while.
         more: dict[str, Any] = {"settings": wandb.Settings(login_timeout=60)}
+        more |= {"entity": run.config.get("track_entity"), "tags": _tags(run)}
         if before is not None:
             more |= {"id": before, "resume": "allow"}
         self._run: Any = wandb.init(
-            project=self._project or os.environ.get("WANDB_PROJECT", "hybridppo"),
+            project=self._project_of(run),
             config=flat_config(run),
             reinit="create_new",  # another open run of the program is not affected
             **{"name": name_of(run), "dir": run.run_dir, **more, **self._options},
@@ -170,6 +219,10 @@ class Wandb(Logger):
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
         return str(self._run.id)
+
+    def _project_of(self, run: TrainingRun) -> str:
+        variable = os.environ.get(f"{self.name.upper()}_PROJECT", "hybridppo")
+        return self._project or run.config.get("track_project") or variable
 
     def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
         self._run.log({"env_steps": env_steps, **values})
@@ -182,7 +235,7 @@ class Trackio(Wandb):
     """Trackio: a local folder, which `trackio show` displays.
 
     Args:
-        project: the name of its project; None for `TRACKIO_PROJECT`, or hybridppo.
+        project: the name of its project; None for the run's `track_project`, `TRACKIO_PROJECT`, or hybridppo.
         options: further arguments of `trackio.init`.
     """
 
@@ -193,7 +246,7 @@ class Trackio(Wandb):
 
         quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(
-            project=self._project or os.environ.get("TRACKIO_PROJECT", "hybridppo"),
+            project=self._project_of(run),
             config=flat_config(run),
             resume="never" if before is None else "allow",
             **{"name": name_of(run) if before is None else before, **quiet, **self._options},
@@ -208,11 +261,12 @@ class MLflow(Logger):
     """MLflow: a server, or a file of SQLite (`MLFLOW_TRACKING_URI=sqlite:///mlflow.db`).
 
     Args:
-        experiment: the name of its experiment; None for `MLFLOW_EXPERIMENT_NAME`, or hybridppo.
+        experiment: the name of its experiment; None for the run's `track_project`, `MLFLOW_EXPERIMENT_NAME`, or
+            hybridppo.
         tracking_uri: the address of the server or file; None for MLflow's default, which `MLFLOW_TRACKING_URI` sets.
     """
 
-    name = "mlflow"
+    name, groups = "mlflow", True
 
     def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
         self._experiment, self._tracking_uri = experiment, tracking_uri
@@ -226,10 +280,12 @@ class MLflow(Logger):
             self._run_id = before
             self._client.update_run(before, status="RUNNING")
             return before
-        name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "hybridppo")
+        variable = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hybridppo")
+        name = self._experiment or run.config.get("track_project") or variable
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        self._run_id = str(self._client.create_run(experiment_id, run_name=name_of(run)).info.run_id)
+        made = self._client.create_run(experiment_id, run_name=name_of(run), tags=dict.fromkeys(_tags(run), ""))
+        self._run_id = str(made.info.run_id)
         params = [Param(mlflow_name(name), str(value)[:_LONGEST_PARAM]) for name, value in flat_config(run).items()]
         for first in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + _MOST_PARAMS])
@@ -249,7 +305,7 @@ class MLflow(Logger):
 Loggers = Logger | Callable[[dict[str, float]], object] | Sequence[Logger | Callable[[dict[str, float]], object]]
 """Loggers, and functions of each iteration's metrics: one, or several."""
 
-LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, Wandb, Trackio, MLflow)}
+LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, CSV, Wandb, Trackio, MLflow)}
 """The library's loggers. The package that one needs, and the extra that installs it, have its name."""
 
 
@@ -321,8 +377,13 @@ def logger_names(track: object) -> list[str]:
 
 
 def name_of(run: TrainingRun) -> str:
-    """The name of the run directory; without a run directory, the environment and the seed."""
-    return run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
+    """The run's `track_name`, the name of its directory, or without one, its environment and seed."""
+    path = None if run.run_dir is None else run.run_dir.name
+    return run.config.get("track_name") or path or f"{run.config['env_id']}-seed{run.config['seed']}"
+
+
+def _tags(run: TrainingRun) -> list[str]:
+    return [tag.strip() for tag in run.config.get("track_tags", "").split(",") if tag.strip()]
 
 
 def flat_config(run: TrainingRun) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shows progress: a bar in a terminal or a notebook; elsewhere lines, less and less often."""
+"""Shows progress: a bar in a terminal or a notebook; elsewhere lines and tables, less and less often."""
 
 import sys
 import time
@@ -8,11 +8,24 @@ from typing import Any
 from tqdm.auto import tqdm as tqdm_of_here
 
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.system.messages import NO_STREAM, ThrottledWarning, say, shown_clock, shown_return
+from hybridppo.reporting.loggers import grouped
+from hybridppo.system.messages import (
+    NO_STREAM,
+    ThrottledWarning,
+    markdown_table,
+    say,
+    shown_clock,
+    shown_number,
+    shown_return,
+)
 
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
 """Seconds until the first line, and the largest time between two lines. Each line comes after twice the time of the
 line before, until that largest time is reached."""
+SECONDS_BETWEEN_TABLES = 5.0
+"""With `verbose`."""
+FORM = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+"""The bar: nothing is cut at 80 columns."""
 
 
 class _Bar(tqdm_of_here):  # type: ignore[type-arg]
@@ -33,15 +46,16 @@ class _Lines:
     def set_postfix_str(self, text: str, refresh: bool) -> None:
         self._text = text
 
-    def update(self, number: int = 1) -> None:
+    def update(self, number: int = 1) -> bool:
         self.n += number
         seconds = self._clock() - self._start
         if seconds < self._next:
-            return
+            return False
         self._next = seconds + min(seconds, MOST_SECONDS)
         left = seconds * (self._total - self.n) / max(1, self.n - self._initial)
         done = f"{self.n:,} of {self._total:,} {self._unit}s ({self.n / self._total:.0%})"
         say(", ".join(filter(None, (done, self._text, f"{shown_clock(left)} left"))))
+        return True
 
     def close(self) -> None:
         pass
@@ -68,11 +82,12 @@ class ProgressBar:
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def move_to(self, position: int, text: str) -> None:
-        """Show this position, and a text beside it."""
-        if (bar := self._bar) is not None:
-            bar.set_postfix_str(text, refresh=False)
-            self._attempt(lambda: bar.update(position - bar.n))
+    def move_to(self, position: int, text: str) -> bool:
+        """Show this position, and a text beside it; whether a line was written, and no bar was moved."""
+        if (bar := self._bar) is None:
+            return False
+        bar.set_postfix_str(text, refresh=False)
+        return bool(self._attempt(lambda: bar.update(position - bar.n))) and isinstance(bar, _Lines)
 
     def advance(self) -> None:
         """Show that one more is done."""
@@ -93,27 +108,46 @@ class ProgressBar:
 
 
 class ProgressOfTraining(Callback):
-    """Shows the progress of a training: return, speed, and the shares of sampling, learning and copying."""
+    """Shows the progress of a training: speed, return, and the share of sampling in the time.
+
+    Args:
+        bar: whether to show a bar, or lines with tables of the metrics.
+        verbose: whether to show tables of the metrics every few seconds, and at the end.
+    """
 
     is_of_library = True
+
+    def __init__(self, *, bar: bool = True, verbose: bool = False) -> None:
+        self._has_bar, self._verbose, self._shown_at, self._unshown = bar, verbose, time.monotonic(), dict[str, float]()
 
     def on_start(self, run: TrainingRun) -> None:
         """Show the bar."""
         self._total = run.config["total_steps"]
         options: dict[str, Any] = {"initial": run.env_steps, "unit_scale": True, "dynamic_ncols": True}
-        self._bar = ProgressBar(enabled=True, has_lines=True, total=self._total, unit="step", **options)
+        options |= {"unit": "step", "bar_format": FORM, "has_lines": True}
+        self._bar = ProgressBar(enabled=self._has_bar, total=self._total, **options)
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
         """Move the bar."""
-        parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
-        shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
-        speed = f"{metrics['steps_per_second']:,.0f} steps/s"
-        text = f"{shown_return(metrics['episode_return_mean'])}, {speed}, sample/learn/copy {shares}"
-        self._bar.move_to(min(run.env_steps, self._total), text)
+        sampling, *others = (metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying"))
+        share = sampling / (sampling + sum(others))
+        wrote = self._bar.move_to(
+            min(run.env_steps, self._total), f"{shown_return(metrics['episode_return_mean'])}, sampling {share:.0%}"
+        )
+        self._unshown = metrics
+        if wrote or (self._verbose and time.monotonic() - self._shown_at >= SECONDS_BETWEEN_TABLES):
+            self._show_table()
+
+    def _show_table(self) -> None:
+        rows = sorted((grouped(name), shown_number(value)) for name, value in self._unshown.items())
+        say(markdown_table(["metric", "value"], rows))
+        self._shown_at, self._unshown = time.monotonic(), {}
 
     def on_finish(self, run: TrainingRun) -> None:
         """Close the bar, before an evaluation shows its own."""
         self._bar.__exit__()
+        if self._verbose and self._unshown:
+            self._show_table()
 
     def on_end(self, run: TrainingRun) -> None:
         """Close the bar after an error."""

@@ -59,9 +59,9 @@ def test_tensorboards_event_files_hold_all(tmp_path: Path) -> None:
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     losses, returns = expected(run)
-    assert {event.step: event.value for event in events.Scalars("policy_loss")} == pytest.approx(losses)
-    assert {event.step: event.value for event in events.Scalars("evaluation_return_mean")} == pytest.approx(returns)
-    assert len(events.Scalars("policy_loss")) == 6
+    assert {event.step: event.value for event in events.Scalars("train/policy_loss")} == pytest.approx(losses)
+    assert {event.step: event.value for event in events.Scalars("eval/return_mean")} == pytest.approx(returns)
+    assert len(events.Scalars("train/policy_loss")) == 6
     (text,) = events.Tensors("config/text_summary")
     assert b"config.learning_rate" in text.tensor_proto.string_val[0]
 
@@ -87,10 +87,10 @@ def test_wandb_offline_holds_all(tmp_path: Path) -> None:
     for file in files:
         for row, config in _wandb_records(file):
             configs |= config
-            if "policy_loss" in row:
-                seen_losses[int(row["env_steps"])] = row["policy_loss"]
-            if "evaluation_return_mean" in row:
-                seen_returns[int(row["env_steps"])] = row["evaluation_return_mean"]
+            if "train/policy_loss" in row:
+                seen_losses[int(row["env_steps"])] = row["train/policy_loss"]
+            if "eval/return_mean" in row:
+                seen_returns[int(row["env_steps"])] = row["eval/return_mean"]
     assert seen_losses == pytest.approx(losses)
     assert seen_returns == pytest.approx(returns)
     assert {"config.learning_rate", "run_dir"} <= configs
@@ -126,8 +126,10 @@ def test_trackios_folder_holds_all(tmp_path: Path) -> None:
         ((name, config),) = database.execute("select run_name, config from configs").fetchall()
     assert {name} == {"run"} | {run_name for run_name, _, _ in rows}
     found = [(step, json.loads(metrics)) for _, step, metrics in rows]
-    assert {step: row["policy_loss"] for step, row in found if "policy_loss" in row} == pytest.approx(losses)
-    evaluated = {step: row["evaluation_return_mean"] for step, row in found if "evaluation_return_mean" in row}
+    assert {step: row["train/policy_loss"] for step, row in found if "train/policy_loss" in row} == pytest.approx(
+        losses
+    )
+    evaluated = {step: row["eval/return_mean"] for step, row in found if "eval/return_mean" in row}
     assert evaluated == pytest.approx(returns)
     assert len(found) == 6 + 3
     assert json.loads(config)["config.num_steps"] == 16
@@ -142,9 +144,9 @@ def test_mlflows_database_holds_all(tmp_path: Path) -> None:
         assert [(name, status) for _, name, status in runs] == [("run", "FINISHED")]
         points = database.execute("select key, step, value from metrics").fetchall()
         params = dict(database.execute("select key, value from params").fetchall())
-    assert {step: value for key, step, value in points if key == "policy_loss"} == pytest.approx(losses)
-    assert {step: value for key, step, value in points if key == "evaluation_return_mean"} == pytest.approx(returns)
-    assert len([key for key, _, _ in points if key == "policy_loss"]) == 6
+    assert {step: value for key, step, value in points if key == "train/policy_loss"} == pytest.approx(losses)
+    assert {step: value for key, step, value in points if key == "eval/return_mean"} == pytest.approx(returns)
+    assert len([key for key, _, _ in points if key == "train/policy_loss"]) == 6
     assert params["env_id"] == "CartPole-v1"
     assert params["run_dir"] == str(run)
 

@@ -1,10 +1,13 @@
 """Loggers: all values arrive, once and in order; and no error of a logger ends a training."""
 
+import csv
 import importlib.util
 import json
 import logging
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,7 +21,7 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.errors import pip_install
 from hybridppo.reporting.callbacks import TrainingRun
-from hybridppo.reporting.loggers import LOGGERS, Logger, flat_config, logger_names, name_of
+from hybridppo.reporting.loggers import LOGGERS, Logger, Wandb, flat_config, grouped, logger_names, name_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
 BATCH = CONFIG.batch_size
@@ -251,6 +254,76 @@ def test_no_package_is_imported_before_it_is_used() -> None:
 import sys, hybridppo
 hybridppo.train, hybridppo.resume
 from hybridppo.reporting.loggers import LOGGERS
-print([name for name in LOGGERS if name in sys.modules])
+print([name for name in LOGGERS if name in sys.modules and name != "csv"])
 """
     assert run_python("-c", code, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("policy_loss", "train/policy_loss"),
+        ("my_extra_loss", "train/my_extra_loss"),
+        ("episode_return_mean", "rollout/episode_return_mean"),
+        ("seconds_sampling", "time/seconds_sampling"),
+        ("steps_per_second", "time/steps_per_second"),
+        ("evaluation_return_mean", "eval/return_mean"),
+        ("evaluation_info/angle", "eval/info/angle"),
+        ("info/angle", "info/angle"),
+        ("tagger/policy_loss", "tagger/policy_loss"),
+    ],
+)
+def test_metrics_come_in_groups(name: str, expected: str) -> None:
+    assert grouped(name) == expected
+
+
+def test_ones_own_logger_may_have_groups() -> None:
+    class Grouped(Memory):
+        groups = True
+
+    plain, in_groups = Memory(), Grouped()
+    train(1, loggers=plain)
+    train(1, loggers=in_groups)
+    assert [*map(grouped, plain.rows[0][1])] == [*in_groups.rows[0][1]]
+    assert {name.partition("/")[0] for name in in_groups.rows[0][1]} == {"rollout", "train", "time"}
+
+
+def table_of(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_has_the_lines_of_metrics(tmp_path: Path) -> None:
+    """Also with columns that come later, after a resume, and if the file was deleted."""
+    run = tmp_path / "run"
+    extra = ExtraInTheThird()
+    train(4, track="csv", run_dir=run, callbacks=extra, evaluate_every=2 * BATCH, evaluate_episodes=1)
+    (run / "metrics.csv").unlink()
+    hybridppo.resume(run, total_steps=6 * BATCH, progress=False, callbacks=extra)
+    rows, lines = table_of(run), lines_of(run)
+    assert len(rows) == len(lines) == 6
+    assert [row["extra"] for row in rows] == ["", "", "3.0", "", "", ""]
+    for row, line in zip(rows, lines, strict=True):
+        found = {name: float(text) for name, text in row.items() if text}
+        assert found == {name: value for name, value in line.items() if value is not None}
+
+
+class ExtraInTheThird(hybridppo.Callback):
+    def on_metrics(self, run: Any, metrics: Any) -> dict[str, float]:
+        return {"extra": 3.0} if run.iteration == 3 else {}
+
+
+def test_projects_names_and_tags_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    methods = dict.fromkeys(("define_metric", "log", "finish"), lambda *arguments, **options: None)
+    run = SimpleNamespace(id="1", disabled=False, **methods)
+    package: Any = SimpleNamespace(Settings=dict, init=lambda **options: given.update(options) or run)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    names = ("project", "entity", "name", "tags")
+    options = {"track_project": "poles", "track_entity": "we", "track_name": "first", "track_tags": "ppo, cart"}
+    train(1, loggers=Wandb(), **options)
+    assert [given[name] for name in names] == ["poles", "we", "first", ["ppo", "cart"]]
+    train(1, loggers=Wandb("mine", tags=["own"]), track_project="poles")  # what Python says goes before
+    assert [given[name] for name in names] == ["mine", None, "CartPole-v1-seed3", ["own"]]
+    with pytest.raises(ConfigurationError, match="track_name must be text, got 3"):
+        train(1, track_name=3)

@@ -1,5 +1,6 @@
 """The progress display: lines if there is no terminal, and evaluations when they happen."""
 
+import io
 import itertools
 import re
 from pathlib import Path
@@ -47,6 +48,41 @@ def test_a_short_training_writes_where_it_runs_and_nothing_without_progress(capf
     train(progress=True)
     train(progress=False, evaluate_every=32)
     assert tuple(capfd.readouterr()) == ("", "placement cpu, asked for\n")
+
+
+def test_a_table_of_metrics_if_there_is_no_bar_or_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    iterations = train(progress=False, verbose=True).metrics["iteration"]  # shown at the end
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["|", "metric", "|", "value", "|"],
+        lines[1].split(),
+        ["|", "rollout/env_restarts", "|", "0", "|"],
+    ]
+    assert any(line.split()[1:4] == ["time/iteration", "|", str(iterations)] for line in lines)
+    assert max(map(len, lines)) < 60
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "MOST_SECONDS", 0.0)
+    train(progress=True)
+    shown = capfd.readouterr().err
+    assert re.search(r"steps \(100%\), return [\d.]+, sampling \d+%, 0:00 left\n\| metric ", shown)
+    assert shown.count("| metric ") == iterations
+    train(progress=False, verbose=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_bar_fits_into_80_columns() -> None:
+    """With millions of steps, and a long return: nothing is cut, and the speed is there once."""
+    stream = io.StringIO()
+    bar = progress._Bar(total=10_000_000, unit="step", unit_scale=True, ncols=80, bar_format=progress.FORM, file=stream)
+    bar.set_postfix_str("return -12,345, sampling 30%", refresh=False)
+    bar.update(3_700_000)
+    bar.refresh()
+    bar.close()
+    last = stream.getvalue().split("\r")[-1].rstrip()
+    assert len(last) <= 80
+    assert last.endswith("step/s, return -12,345, sampling 30%]")
 
 
 def test_an_evaluation_is_written_when_it_happens(capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,29 +43,29 @@ class DoubleDQN(DDPG):
 
     def make_distribution(self) -> Any:
         """Epsilon-greedy actions."""
-        actions = EpsilonGreedy(self.action_space.n, self.action_space.start)
+        space: Any = self.action_space
+        actions = EpsilonGreedy(space.n, space.start)
         actions.warmup = self.settings["epsilon_steps"]
         return actions
 
     def make_networks(self, generator: torch.Generator) -> Any:
         """The network of values, which acts and learns."""
-        sizes = self.observation_space.shape[0], self.config.hidden_sizes, self.action_space.n
-        network = MLP(*sizes, activation="relu", output_gain=1.0, generator=generator)
+        space: Any = self.observation_space
+        sizes = space.shape[0], self.config.hidden_sizes, self.distribution.output_size
+        network = MLP(*sizes, activation=self.config.activation, generator=generator)
         return network, network
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the network, and the values."""
-        following = minibatch.next_observations
         with torch.no_grad():
-            best = self.critics(following).argmax(-1, keepdim=True)
-            next_values = self.target_critics(following).gather(-1, best)  # [B, 1]
+            best = self.critics(minibatch.next_observations).argmax(-1, keepdim=True)
+            next_values = self.target_critics(minibatch.next_observations).gather(-1, best)  # [B, 1]
             target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=next_values)
         values = self.critics(minibatch.observations).gather(-1, minibatch.actions[:, None])
         return smooth_l1_loss(values.squeeze(-1), target), values
 
 
 if __name__ == "__main__":
-    config = DDPGConfig(learning_starts=1_000, batch_size=64, hidden_sizes=(64, 64))
-    parts = {"agent": DoubleDQN, "settings": {"epsilon_steps": 5_000}}
-    result = hybridppo.train("CartPole-v1", total_steps=20_000, config=config, **parts)
+    config = DDPGConfig(batch_size=64, hidden_sizes=(64, 64), settings={"epsilon_steps": 5_000})
+    result = hybridppo.train("CartPole-v1", total_steps=20_000, config=config, agent=DoubleDQN)
     print(result.metrics["episode_return_mean"])

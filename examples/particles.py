@@ -171,7 +171,7 @@ class Particles:
         rewards(self._places, self._sizes, len(self._speeds), self._rewards)
         self._steps += 1
         is_over = self._steps >= self._max_cycles
-        found = (
+        found: tuple[Any, ...] = (
             self._observations(),
             dict(zip(self.agents, self._rewards.tolist(), strict=True)),
             dict.fromkeys(self.agents, False),

@@ -3,6 +3,7 @@
 The terms that they add are compared with numbers computed by hand.
 """
 
+import copy
 import math
 import re
 from dataclasses import replace
@@ -10,7 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloning
+import distillation
 import double_dqn
+import gymnasium
 import kl_penalty
 import numpy as np
 import ppg
@@ -27,7 +31,7 @@ from stop_after import StopAfter
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, DDPGConfig, Mirrored, PPOConfig
+from hybridppo import PPO, ConfigurationError, DDPGConfig, HybridPPOError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.networks.actors import RunningMoments
 from hybridppo.rollouts.replay import Transitions
@@ -37,26 +41,45 @@ from scripts.lines import lines_of_code
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
-EXAMPLES = ("double_dqn", "kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention", "symmetry", "upgo")
+EXAMPLES = (
+    "cloning", "distillation", "double_dqn", "kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention",
+    "symmetry", "upgo",
+)  # fmt: skip
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "workers": {"num_workers": 2},
 }
-OWN = ("agent", "loss", "modules", "networks", "advantages", "config")
+OWN = ("agent", "loss", "modules", "networks", "advantages")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a training with fewer steps than on the page, and of other agents with smaller networks."""
-    config = options.get("config") or PPOConfig()
+    agent = options.get("agent")
+    config = agent.config if isinstance(agent, PPO) else options.get("config") or PPOConfig()
     if isinstance(config, PPOConfig):
         config = replace(config, num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2)
     else:
         config = replace(
-            config, num_envs=2, learning_starts=32, batch_size=16, steps_per_iteration=64, hidden_sizes=(16,)
+            config,
+            num_envs=2,
+            learning_starts=32,
+            gradient_steps=1,
+            batch_size=16,
+            steps_per_iteration=64,
+            hidden_sizes=(16,),
         )
     everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 192}
-    return {**options, **everywhere, "config": config}
+    if not isinstance(agent, PPO):
+        return {**options, **everywhere, "config": config}
+    agent.config = config
+    return {**options, **everywhere}
+
+
+def trained(train: Any, env: Any, options: dict[str, Any], **further: Any) -> Any:
+    """The result of a training; an agent that there is already is copied first."""
+    own = {"agent": copy.deepcopy(options["agent"])} if isinstance(options.get("agent"), PPO) else {}
+    return train(env, **{**options, **further, **own})
 
 
 def as_written(name: str, **options: Any) -> Any:
@@ -66,12 +89,13 @@ def as_written(name: str, **options: Any) -> Any:
 
     def instead(env: Any, **given: Any) -> Any:
         found.append((env, {**small(given), **options}))
-        found.append(train(env, **found[0][1]))
+        found.append(trained(train, *found[0]))
         return found[-1]
 
+    text = BLOCKS[name].replace("2_000, seed=0", "20, seed=0").replace("steps=300", "steps=3")  # of the demonstrations
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hybridppo, "train", instead)
-        exec(compile(BLOCKS[name], name, "exec"), {"__name__": "__main__"})
+        exec(compile(text, name, "exec"), {"__name__": "__main__"})
     return found
 
 
@@ -104,12 +128,19 @@ def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_pa
         torch.manual_seed(0)  # of modules that the block makes
         result = as_written(name, **place)[1]
         assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values), where
-    stopped = hybridppo.train(env, **{**options, "run_dir": tmp_path / "run", "callbacks": [StopAfter(2)]})
+    run, callbacks = tmp_path / "run", options.get("callbacks", [])
+    stopped = trained(hybridppo.train, env, options, run_dir=run, callbacks=[*callbacks, StopAfter(2)])
     assert stopped.metrics["iteration"] == 2
-    own = {name: options[name] for name in OWN if name in options and name != "config"}
-    own |= {} if isinstance(env, str) else {"env": env}
-    resumed = hybridppo.resume(tmp_path / "run", progress=False, **own)
+    own = {name: options[name] for name in OWN if name in options and not isinstance(options[name], PPO)}
+    given = own if isinstance(env, str) else {**own, "env": env}
+    resumed = hybridppo.resume(run, progress=False, callbacks=callbacks, **given)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+    # An agent acts without its loss and advantages.
+    to_load = {name: part for name, part in own.items() if name in ("agent", "networks", "modules")}
+    assert torch.equal(hybridppo.load(run, **to_load).parameters.values, whole.agent.parameters.values)
+    for part in to_load.keys() & {"agent", "networks"}:
+        with pytest.raises(HybridPPOError, match=f"{part}="):
+            hybridppo.load(run)
 
 
 def made(kind: Any, modules: dict[str, nn.Module], **settings: float) -> Any:
@@ -242,6 +273,32 @@ def test_the_learning_network_chooses_and_the_target_network_values() -> None:
     assert values.flatten().tolist() == [1.0, 3.0]
     assert loss.item() == pytest.approx((3.0 + 1.5) / 2)
     assert agent.act(np.zeros(4)) == 5 + 2
+
+
+def test_a_student_learns_from_the_teacher_of_the_states_that_it_visits() -> None:
+    agent = made(distillation.Distillation, {"teacher": nn.Linear(4, 2)})
+    teacher = agent.modules_of["teacher"]
+    teacher.bias.data[:], teacher.weight.data[0, 3] = torch.tensor([0.25, 0.75]).log(), 1.0
+    taught = prepared(agent, [0.0, 2.0, 0.0], 0.0, [1.0, 1.0], False).taught
+    assert taught[:, 0, 0].tolist() == pytest.approx([math.log(0.25), math.log(0.25) + 2.0])
+    loss = loss_of(agent, {"taught": taught[0]}, returns=torch.tensor([3.0]))
+    # KL = 1/4 ln(1/4 / 1/2) + 3/4 ln(3/4 / 1/2), and half the squared error of a value of 0
+    divergence = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
+    assert loss.total.item() == pytest.approx(divergence + agent.config.value_coef * 4.5)
+
+
+def test_demonstrations_are_what_the_teacher_did_and_raise_its_probability() -> None:
+    teacher, env = SimpleNamespace(act=lambda seen: int(seen[2] > 0.0)), gymnasium.make("CartPole-v1")
+    observations, actions = cloning.demonstrations(teacher, env, 30, seed=0)
+    assert actions.tolist() == (observations[:, 2] > 0.0).long().tolist()
+    assert (observations[0] == torch.as_tensor(env.reset(seed=0)[0])).all()
+    agent: Any = made(PPO, {})
+    before = agent.distribution.log_prob(agent.actor(observations), actions).mean().item()
+    assert before == pytest.approx(math.log(0.5))
+    assert cloning.imitate(agent, observations, actions, 1) == pytest.approx(before)
+    # Adam's first step is the learning rate: of parameters that are 0, only the last biases have a gradient.
+    difference = agent.actor(observations)[0].diff().item()
+    assert difference == pytest.approx(2e-3 if actions.sum() > 15 else -2e-3)
 
 
 def test_random_actions_become_rare() -> None:

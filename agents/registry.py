@@ -32,8 +32,10 @@ class AgentKind:
     """Names of the arguments for custom parts."""
 
 
+OF_PPO = ("loss", "networks", "advantages", "action_distribution", "modules")
+"""PPO's arguments for custom parts, besides schedules."""
 AGENTS: dict[str, AgentKind] = {
-    "ppo": AgentKind(PPO, PPOConfig, parts=("loss", "networks", "advantages", "modules", "schedules")),
+    "ppo": AgentKind(PPO, PPOConfig, parts=(*OF_PPO, "schedules")),
     "ddpg": AgentKind(DDPG, DDPGConfig, parts=("schedules",)),
     "td3": AgentKind(TD3, TD3Config, parts=("schedules",)),
 }

@@ -3,6 +3,7 @@
     python benchmarks/defaults.py
     python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
+    python benchmarks/defaults.py --candidates library,beta --environments continuous --output beta.json
 
 Each run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
 probable actions. Runs that are already in the results are skipped, so it can be stopped and continued. The table
@@ -28,6 +29,9 @@ from tqdm.auto import tqdm
 
 from hybridppo.tools.plot import bootstrap_interval, interquartile_mean
 
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from beta import Beta
+
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -38,7 +42,13 @@ ENVIRONMENTS = (
     "HalfCheetah-v5",
     "Hopper-v5",
 )
-CANDIDATES: dict[str, dict[str, Any] | None] = {"library": {}, "stable-baselines3": None, "cleanrl": CLEANRL}
+CONTINUOUS = (
+    "Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3", "HalfCheetah-v5",
+    "Hopper-v5", "Walker2d-v5", "InvertedDoublePendulum-v5",
+)  # fmt: skip
+CANDIDATES: dict[str, dict[str, Any] | None] = {
+    "library": {}, "stable-baselines3": None, "cleanrl": CLEANRL, "beta": {},
+}  # fmt: skip
 """For each name, what differs from the present defaults; None for the other library."""
 EVALUATION_EPISODES = 20
 NAMES = ("candidate", "env_id", "total_steps", "seed")
@@ -51,9 +61,10 @@ Mark = tuple[int, float, list[float], float]
 def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[str, Any]]:
     """Train in this process, and evaluate at each of `marks`: one training if nothing anneals to its end."""
     settings = CANDIDATES[candidate]
+    own = {"action_distribution": Beta} if candidate == "beta" else {}
     runs = []
     for total_steps, seconds, returns, training in (
-        peer(env_id, marks, seed) if settings is None else ours(env_id, marks, seed, settings)
+        peer(env_id, marks, seed) if settings is None else ours(env_id, marks, seed, settings, own)
     ):
         runs.append({
             "candidate": candidate, "env_id": env_id, "total_steps": total_steps, "seed": seed, "seconds": seconds,
@@ -83,7 +94,7 @@ def peer(env_id: str, marks: list[int], seed: int) -> Iterator[Mark]:
         yield mark, seconds, list(returns), float(np.mean([episode["r"] for episode in model.ep_info_buffer]))
 
 
-def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> Iterator[Mark]:
+def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any], own: dict[str, Any]) -> Iterator[Mark]:
     """Train here: a resumed training equals one that never stopped, unless it annealed to the first mark."""
     import hybridppo
     from hybridppo import PPOConfig
@@ -94,7 +105,7 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> 
         for mark in marks:
             again = first or config.anneal_learning_rate
             run_dir = Path(folder) / str(mark if config.anneal_learning_rate else "all")
-            asked: dict[str, Any] = {"total_steps": mark, "evaluation_episodes": EVALUATION_EPISODES, "progress": False}
+            asked = {**own, "total_steps": mark, "evaluation_episodes": EVALUATION_EPISODES, "progress": False}
             if again:
                 result = hybridppo.train(env_id, seed=seed, placement="cpu", config=config, run_dir=run_dir, **asked)
             else:
@@ -110,7 +121,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
     lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for total_steps in sorted({r["total_steps"] for r in runs}):
-        for env_id in ENVIRONMENTS:
+        for env_id in dict.fromkeys((*ENVIRONMENTS, *CONTINUOUS)):
             cells = []
             for name in columns:
                 key = (name, env_id, total_steps)
@@ -149,6 +160,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))
         return
+    environments = ",".join(CONTINUOUS) if arguments.environments == "continuous" else arguments.environments
     marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
     output: Path = arguments.output
     kept = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.exists() else []
@@ -157,7 +169,7 @@ def main() -> None:
         {"candidate": candidate, "env_id": env_id, "seed": seed, "marks": marks}
         for seed in range(arguments.seeds)
         for candidate in arguments.candidates.split(",")
-        for env_id in arguments.environments.split(",")
+        for env_id in environments.split(",")
         if any((candidate, env_id, mark, seed) not in made for mark in marks)
     ]
     with ThreadPoolExecutor(arguments.jobs) as pool:

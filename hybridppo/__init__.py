@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig as PPOConfig
     from hybridppo.agents.ppo.ppo import PPO as PPO
     from hybridppo.auto.auto import Auto as Auto
+    from hybridppo.distributions.own import ActionDistribution as ActionDistribution
     from hybridppo.environments.packages import make_env as make_env
     from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
     from hybridppo.environments.wrappers import FrameStack as FrameStack
@@ -73,6 +74,7 @@ _NAMES = {
     "hybridppo.agents.ppo.config": "PPOConfig",
     "hybridppo.agents.ppo.ppo": "PPO",
     "hybridppo.auto.auto": "Auto",
+    "hybridppo.distributions.own": "ActionDistribution",
     "hybridppo.environments.packages": "make_env",
     "hybridppo.environments.two_players": "TwoPlayers",
     "hybridppo.environments.wrappers": "FrameStack",

@@ -24,6 +24,7 @@ from hybridppo.agents.registry import AnyAgent, critics_see
 from hybridppo.compiled.modules import has_numba
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import compiled_definition, make_environments
@@ -192,6 +193,7 @@ def evaluate(
     env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    action_distribution: MakeDistribution | None = None,
     checkpoint: WhichCheckpoint = "latest",
     progress: bool = True,
 ) -> Evaluation:
@@ -205,8 +207,9 @@ def evaluate(
         env: the environment, as for `evaluate_agent`. None for the run's own, if an id names it; a file needs one.
         env_kwargs: arguments of the environment in place of those in training, such as another data set. With `env`,
             these are the only ones, and no module of the run's `imports` is imported.
-        agent: as for `load`, like `networks` and `checkpoint`.
+        agent: as for `load`, like `networks`, `action_distribution` and `checkpoint`.
         networks: see `agent`.
+        action_distribution: see `agent`.
         checkpoint: see `agent`.
         progress: see `episodes`.
 
@@ -215,7 +218,7 @@ def evaluate(
     """
     source, options = environment_of(run_dir, env, env_kwargs)
     return evaluate_agent(
-        load(run_dir, checkpoint, agent=agent, networks=networks),
+        load(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution),
         source,
         episodes=episodes,
         seed=seed,
@@ -381,11 +384,15 @@ def _acting_together(
     trained = [agent if isinstance(agent, PPO) else None for agent in agents.values()]
     of_functions = any(agent.config.squash_actions for agent in trained if agent is not None)
     squash = [of_functions if agent is None else agent.config.squash_actions for agent in trained]
-    distributions = [distribution_for(action, squash=own) for (_, action), own in zip(spaces, squash, strict=True)]
+    parts: list[Any] = [None if agent is None else agent.own.get("action_distribution") for agent in trained]
+    distributions = [
+        distribution_for(action, squash=own, own=part)
+        for (_, action), own, part in zip(spaces, squash, parts, strict=True)
+    ]
     distribution, row_layouts = distributions[0], None
     if any(own != spaces[0] for own in spaces):
         distribution, row_layouts = acting_together(distributions, spaces, columns)
-    elif len({*squash}) > 1:
+    elif len({*zip(squash, parts, strict=True)}) > 1:
         distribution = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     layouts = [None if agent is None else agent.memory for agent in trained]
     state_sizes = [0 if layout is None else layout.state_size for layout in layouts]

@@ -23,12 +23,13 @@ from hybridppo.agents.registry import (
     explaining_memory,
     make_agent,
 )
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown, shown_error
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, path_of
-from hybridppo.settings import Settings, require_own
+from hybridppo.settings import Settings, name_of_source, require_own
 from hybridppo.spaces.serialization import space_from_json
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
@@ -52,6 +53,7 @@ def load(
     *,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    action_distribution: MakeDistribution | None = None,
     modules: Mapping[str, nn.Module] | None = None,
 ) -> AnyAgent:
     """Load the agent of a run's checkpoint, or of a file, on the CPU.
@@ -66,6 +68,7 @@ def load(
             episodes have ended, the latest is the best.
         agent: the subclass that was trained, if there was one.
         networks: the function that made its own networks, if there was one.
+        action_distribution: its own distribution of actions, if there was one.
         modules: modules of the same shapes as its `modules_of`, if it has any. Acting does not need them.
 
     Raises:
@@ -73,8 +76,9 @@ def load(
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
     saved = SavedAgent.read(run_dir, checkpoint)
-    require_own(saved.own, networks=networks, **({} if modules is None else {"modules": modules}))
-    return saved.made(agent, networks=networks, modules=modules)
+    parts: dict[str, Any] = {"networks": networks, "action_distribution": action_distribution}
+    require_own(saved.own, **parts, **({} if modules is None else {"modules": modules}))
+    return saved.made(agent, **parts, modules=modules)
 
 
 def is_agent_file(path: Path) -> bool:
@@ -88,6 +92,7 @@ def load_policies(
     *,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    action_distribution: MakeDistribution | None = None,
 ) -> dict[str, AnyAgent]:
     """Load the agents of a run, or of an agent's file, by the names of their policies.
 
@@ -96,14 +101,16 @@ def load_policies(
         checkpoint: as for `load`.
         agent: as for `load`.
         networks: as for `load`.
+        action_distribution: as for `load`.
 
     Raises:
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
     saved = SavedAgent.read(run_dir, checkpoint)
-    require_own(saved.own, networks=networks)
-    return agents_by_policy(saved.made(agent, networks=networks), saved.policy)
+    parts: dict[str, Any] = {"networks": networks, "action_distribution": action_distribution}
+    require_own(saved.own, **parts)
+    return agents_by_policy(saved.made(agent, **parts), saved.policy)
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
             raise CheckpointError(f"its config is a {type(theirs).__name__}, and this one's is a {type(ours).__name__}")
     except CheckpointError as error:
         raise CheckpointError(f"{what}: {error}") from None
-    take_networks(agent, before.tensors, what)
+    take_networks(agent, before.tensors, what, before.own)
 
 
 def _require_equal(theirs: AnyConfig, ours: AnyConfig, fields: Sequence[str]) -> None:
@@ -277,15 +284,18 @@ def put_networks(trained: AnyAgent, agents: Mapping[str, PPO]) -> None:
     for name, agent in agents.items():
         mine = agents_by_policy(trained)[name]
         require_spaces_of(agent, mine, error=ConfigurationError)
-        take_networks(mine, agent.state()[0], f"policy {name!r} cannot be played")
+        take_networks(mine, agent.state()[0], f"policy {name!r} cannot be played", agent.own)
 
 
-def take_networks(agent: AnyAgent, found: dict[str, Tensor], what: str) -> None:
-    """Load an agent's networks from another's tensors.
+def take_networks(agent: AnyAgent, found: dict[str, Tensor], what: str, own: Mapping[str, Any]) -> None:
+    """Load an agent's networks from another's tensors, whose own parts or their names are `own`.
 
     Raises:
-        CheckpointError: if the networks differ; it begins with `what`.
+        CheckpointError: if the networks or distributions differ; it begins with `what`.
     """
+    there, here = (parts.get("action_distribution") for parts in (own, agent.own))
+    if name_of_source(there) != name_of_source(here):
+        raise CheckpointError(f"{what}: its action_distribution is {shown(there)} there, and {shown(here)} here")
     mine, state = agent.state()
     if differences := _differences(mine, found):
         raise CheckpointError(

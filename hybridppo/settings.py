@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AGENTS, AnyAgent, AnyConfig, config_from_json, name_of
+from hybridppo.agents.registry import AGENTS, OF_PPO, AnyAgent, AnyConfig, config_from_json, name_of
 from hybridppo.environments import base
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, meant_by, shown, shown_name
@@ -441,7 +441,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("placement", "observation_space", "action_space", "versions", "origin", "own"), dict),
 }
 """The types of settings in `config.json` that are neither the agent's nor options."""
-OF_ONES_OWN = ("env", "agents", "agent", "loss", "networks", "advantages", "modules", "schedules", "env_kwargs")
+OF_ONES_OWN = ("env", "agents", "agent", *OF_PPO, "schedules", "env_kwargs")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 

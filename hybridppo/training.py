@@ -23,6 +23,7 @@ from hybridppo.agents.policies import PoliciesConfig, PolicyOf, by_id, policies_
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
+    OF_PPO,
     AnyAgent,
     AnyConfig,
     agent_class,
@@ -36,6 +37,7 @@ from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, pa
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.compiled.modules import require_numba
 from hybridppo.distributed.choosing import run_directory_of, telling_others
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about, require_spaces_of
 from hybridppo.environments.options import (
@@ -99,6 +101,7 @@ def train(
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     advantages: AdvantageFunction | None = None,
+    action_distribution: MakeDistribution | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -164,6 +167,8 @@ def train(
         networks: a function that makes networks of your own, see `hybridppo.networks.making`.
         advantages: another estimate of advantages, a function with the arguments of
             `hybridppo.rollouts.advantages.gae`.
+        action_distribution: a distribution of actions of your own, a subclass of `hybridppo.ActionDistribution`, or a
+            function of the action space that makes one.
         modules: further networks for a loss of your own, by name. The agent has copies of them, `agent.modules_of`,
             which are trained at the actor's learning rate, saved and moved with it.
         schedules: schedules of numbers in the configuration, by field: a function that takes the share of the training
@@ -265,7 +270,7 @@ def train(
     run = made(RunOptions, given | {"seed": fresh_seed() if seed is None else seed})
     environment = made(EnvironmentOptions, given)
     named, functions = split_schedules(schedules)
-    parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions}
+    parts = {**{name: given[name] for name in OF_PPO}, "schedules": functions}
     policies = tuple(config) if isinstance(config, Mapping) else ()
     config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
     asked = config_to_train(config, agent, parts, named, tuple(played), settings)
@@ -327,6 +332,7 @@ def resume(
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     advantages: AdvantageFunction | None = None,
+    action_distribution: MakeDistribution | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
     progress: bool = True,
@@ -368,6 +374,7 @@ def resume(
         loss: the run's own loss, if there was one.
         networks: the function that makes the run's own networks, if there was one.
         advantages: the run's own estimate of advantages, if there was one.
+        action_distribution: the run's own distribution of actions, if there was one.
         modules: modules of the same shapes as the run's own, if there were any.
         schedules: the run's schedules that are functions, if there were any; those with names are saved.
         progress: whether to show a progress bar.
@@ -428,8 +435,7 @@ def resume(
         own_callbacks = callbacks_given(
             run_dir, settings.run.track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks
         )
-        names = ("agent", "loss", "networks", "advantages", "modules")
-        parts = {**{name: given[name] for name in names}, "schedules": _functions(schedules, settings)}
+        parts = {**{name: given[name] for name in ("agent", *OF_PPO)}, "schedules": _functions(schedules, settings)}
         require_own(settings.own, **parts)
         source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)

@@ -220,7 +220,7 @@ def _on_device(environments: Environments, agent: Agent, placement: Placement, p
         "sampling and learning overlap": placement.max_lag > 0,
         "rollouts are whole episodes": plan.num_episodes is not None,
         "the agent learns from a replay buffer": isinstance(agent, DDPG),
-        "actions are squashed, or explore by the state": not is_drawn(agent.distribution),
+        "actions are squashed, explore by the state, or of one's own kind": not is_drawn(agent.distribution),
     }
     if any(reasons.values()):
         why = " and ".join(reason for reason, holds in reasons.items() if holds)

@@ -8,9 +8,11 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
+import beta
 import cloning
 import distillation
 import double_dqn
@@ -24,6 +26,7 @@ import rnd
 import set_attention
 import symmetry
 import torch
+import truncated_normal
 import upgo
 from gymnasium.spaces import Box, Discrete
 from selection import only_by_default
@@ -33,6 +36,7 @@ from torch import Tensor, nn
 import hybridppo
 from hybridppo import PPO, ConfigurationError, DDPGConfig, HybridPPOError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.networks.actors import RunningMoments
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.rollouts.rollout import Rollout
@@ -41,16 +45,17 @@ from scripts.lines import lines_of_code
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
+DISTRIBUTIONS = {"beta": beta.Beta, "truncated_normal": truncated_normal.TruncatedNormal}
 EXAMPLES = (
-    "cloning", "distillation", "double_dqn", "kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac", "set_attention",
-    "symmetry", "upgo",
+    "beta", "cloning", "distillation", "double_dqn", "kl_penalty", "ppg", "ppo_lagrangian", "rnd", "sac",
+    "set_attention", "symmetry", "truncated_normal", "upgo",
 )  # fmt: skip
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "workers": {"num_workers": 2},
 }
-OWN = ("agent", "loss", "modules", "networks", "advantages")
+OWN = ("agent", "loss", "modules", "networks", "advantages", "action_distribution")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(nam
     assert text.split("\n\n")[1] == f"    python examples/{name}.py"
 
 
-@pytest.mark.parametrize("name", only_by_default(EXAMPLES, BLOCKS, pytest.mark.slow))
+@pytest.mark.parametrize("name", only_by_default({*EXAMPLES} - {"truncated_normal"}, BLOCKS, pytest.mark.slow))
 def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     (env, options), whole = as_written(name)
@@ -331,3 +336,63 @@ def test_the_auxiliary_phase_learns_values_twice_and_keeps_the_policy(monkeypatc
     half = agent.config.batch_size
     assert observations[[0, 1, half - 2, half - 1, half, half + 1], 0].tolist() == [1.0, 2.0, 1.0, 2.0, 3.0, 3.0]
     assert returns[[0, 1, half - 2, half - 1, half, half + 1]].tolist() == [2.0, 4.0, 2.0, 4.0, 12.0, 8.0]
+
+
+def beta_of(first: float, second: float) -> Tensor:
+    """The outputs for these concentrations, `[1, 2]`."""
+    return (torch.tensor([[first, second]]) - 1.0).expm1().log()
+
+
+def test_a_beta_distribution_by_hand() -> None:
+    distribution = distribution_for(Box(-2.0, 6.0, (1,)), own=beta.Beta)
+    # Beta(2, 2) has the density 6 x (1 - x), here on a width of 8: at 1/4, 9/64.
+    outputs, actions = beta_of(2.0, 2.0), torch.tensor([[0.25]])
+    assert distribution.log_prob(outputs, actions).item() == pytest.approx(math.log(9 / 64), abs=1e-5)
+    # H = ln B(2, 2) + 2 psi(4) - 2 psi(2) = -ln 6 + 5/3, and ln 8 for the width
+    assert distribution.entropy(outputs).item() == pytest.approx(5 / 3 - math.log(6) + math.log(8), abs=1e-5)
+    assert distribution.mode(beta_of(4.0, 2.0).numpy()).item() == pytest.approx(3 / 4)
+    assert distribution.to_env(np.array([[0.75]], np.float32)).tolist() == [[4.0]]
+    # KL(Beta(2, 2), Beta(3, 2)) = ln(B(3, 2) / B(2, 2)) - psi(2) + psi(4) = ln(1/2) + 5/6
+    assert distribution.kl(outputs, beta_of(3.0, 2.0)).item() == pytest.approx(5 / 6 - math.log(2), abs=1e-5)
+    assert distribution.log_prob(outputs, torch.tensor([[1.0 - 1e-6]])).isfinite().all()
+
+
+def test_a_truncated_normal_distribution_by_hand() -> None:
+    distribution = distribution_for(Box(-2.0, 6.0, (1,)), own=truncated_normal.TruncatedNormal)
+    # Mean 0, deviation 1, between -1 and 1, where the probability is erf(1 / sqrt 2); 4 units of the space for each.
+    outputs, actions, inside = torch.zeros(1, 2), torch.tensor([[0.5]]), math.erf(math.sqrt(0.5))
+    expected = -0.125 - 0.5 * math.log(2 * math.pi) - math.log(inside) - math.log(4)
+    assert distribution.log_prob(outputs, actions).item() == pytest.approx(expected, abs=1e-5)
+    # H = ln(sqrt(2 pi e) * inside) - 2 * density(1) / (2 * inside)
+    density = math.exp(-0.5) / math.sqrt(2 * math.pi)
+    expected = 0.5 * math.log(2 * math.pi * math.e) + math.log(inside) - density / inside + math.log(4)
+    assert distribution.entropy(outputs).item() == pytest.approx(expected, abs=1e-5)
+    assert distribution.to_env(distribution.mode(outputs.numpy())).tolist() == [[2.0]]
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_draws_have_the_moments_and_the_entropy(name: str) -> None:
+    count, space = 50_000, Box(-1.0, 1.0, (2,))
+    distribution = distribution_for(space, own=DISTRIBUTIONS[name])
+    outputs = torch.tensor([[-1.0, 0.5, 0.3, -0.7]]).expand(count, 4).contiguous()
+    noise = distribution.draw_noise(np.random.default_rng(0), (count,))
+    actions = torch.from_numpy(distribution.sample(outputs.numpy(), noise))
+    assert np.all(space.low <= distribution.to_env(actions.numpy()))
+    assert np.all(distribution.to_env(actions.numpy()) <= space.high)
+    log_prob, entropy = distribution.log_prob_and_entropy(outputs, actions)
+    assert -log_prob.mean().item() == pytest.approx(entropy[0].item(), abs=0.02)
+    # The mean of the score is 0.
+    (score,) = torch.autograd.grad(distribution.log_prob(outputs.requires_grad_(), actions).mean(), outputs)
+    np.testing.assert_allclose(score.sum(0), 0.0, atol=0.02)
+    if name == "beta":
+        expected = beta.Beta(space).beta(outputs[:1]).mean[0].tolist()
+    else:
+        expected = [truncated_mean(math.tanh(mean), math.exp(std)) for mean, std in ((-1.0, 0.3), (0.5, -0.7))]
+    # From 0 to 1, or from -1 to 1.
+    assert actions.mean(0).tolist() == pytest.approx(expected, abs=0.02)
+
+
+def truncated_mean(mean: float, std: float) -> float:
+    """Of a normal distribution between -1 and 1."""
+    normal = NormalDist(mean, std)
+    return mean + std**2 * (normal.pdf(-1.0) - normal.pdf(1.0)) / (normal.cdf(1.0) - normal.cdf(-1.0))

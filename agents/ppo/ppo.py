@@ -36,6 +36,7 @@ from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.errors import ConfigurationError, message_of, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import NormalizedNetwork
@@ -65,6 +66,8 @@ class PPO(PolicyAgent):
         loss: a custom loss, see `loss.py`; None for PPO's.
         networks: custom networks, see `hybridppo/networks/making.py`; None for the library's.
         advantages: a function with the arguments of the library's `gae` that replaces it.
+        action_distribution: a subclass of `hybridppo.ActionDistribution`, or a function of the action space that
+            makes one.
         modules: further networks by name. The agent copies them (`modules_of`) and trains the copies; a custom loss
             uses them.
         schedules: functions of the progress of the training, 0 to 1, by the names of the fields whose values they
@@ -91,6 +94,7 @@ class PPO(PolicyAgent):
         loss: LossFunction | None = None,
         networks: Networks | None = None,
         advantages: AdvantageFunction | None = None,
+        action_distribution: MakeDistribution | None = None,
         modules: Mapping[str, nn.Module] | None = None,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
@@ -106,7 +110,8 @@ class PPO(PolicyAgent):
         require_not_recorded(config, self._schedules.functions)
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
-        parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules or None}
+        parts: dict[str, Any] = {"loss": loss, "networks": networks, "advantages": advantages}
+        parts |= {"action_distribution": action_distribution, "modules": modules or None}
         self._parts = {name: part for name, part in parts.items() if part not in (None, ppo_loss, gae)}
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
@@ -131,16 +136,22 @@ class PPO(PolicyAgent):
 
     def make_distribution(self) -> Distribution:
         """The distribution of actions; called once. A subclass may have another."""
-        return distribution_for(
-            self.action_space, squash=self.config.squash_actions, exploration=self.config.exploration
-        )
+        config, own = self.config, self._parts.get("action_distribution")
+        for name in () if own is None else ("squash_actions", "use_sde", "log_std_init"):
+            if (value := getattr(config, name)) != getattr(PPOConfig, name):
+                raise ConfigurationError(
+                    f"{name}={value!r} is for the library's normal distributions, and action_distribution= was given: "
+                    "leave one of them out"
+                )
+        options: dict[str, Any] = {"squash": config.squash_actions, "exploration": config.exploration}
+        return distribution_for(self.action_space, own=own, **options)
 
     def make_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
         """Actor and critic; called once. A subclass may have others."""
         spaces = self.observation_space, self.action_space
         if self._networks is not None:
-            return checked_networks(self._networks, *spaces, self.config, seed)
-        return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
+            return checked_networks(self._networks, spaces, self.config, seed, self.distribution.output_size)
+        return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed), self.distribution)
 
     @property
     def actor_network(self) -> nn.Module:

@@ -46,6 +46,10 @@ class Distribution:
     """Size of an actor's output for one observation."""
     free_size: int = 0
     """Number of outputs, the last ones, that depend on no observation: they are parameters of the actor."""
+    free_init: Sequence[float] | None = None
+    """Initial values of these parameters; None for `log_std_init` of the configuration."""
+    bias_init: Sequence[float] | None = None
+    """Initial bias of the network's last layer; None for that of the configuration."""
     mask_size: int = 0
     """Number of outputs, the first ones, that are logits: the length of a mask."""
     noise_size: int
@@ -103,7 +107,7 @@ class Distribution:
             ConfigurationError: if the distribution has no closed form.
         """
         raise ConfigurationError(
-            f"{type(self).__name__} has no closed form of the divergence: estimate it from the log-ratios of actions, "
+            "this distribution has no closed form of the divergence (kl): estimate it from the log-ratios of actions, "
             "as approx_kl does (hybridppo.agents.ppo.loss)"
         )
 

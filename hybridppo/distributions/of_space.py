@@ -10,6 +10,7 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.distributions.joint import JointDistribution
+from hybridppo.distributions.own import MakeDistribution, OwnDistribution
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
 from hybridppo.spaces.kinds import BoxKind, ChoicesKind, CompositeKind, Kind, kind_of
@@ -19,7 +20,11 @@ MOST_OPTIONS = 64
 
 
 def distribution_for(
-    space: gym.Space[Any], *, squash: bool = False, exploration: ExplorationLayout | None = None
+    space: gym.Space[Any],
+    *,
+    squash: bool = False,
+    exploration: ExplorationLayout | None = None,
+    own: MakeDistribution | None = None,
 ) -> Distribution:
     """The distribution of actions in `space`.
 
@@ -27,12 +32,16 @@ def distribution_for(
         space: the action space.
         squash: squash numbers between the bounds of their `Box` instead of clipping them.
         exploration: for state-dependent exploration, which needs a `Box`; None for none.
+        own: makes a distribution of one's own in place of the library's; None for the library's.
 
     Raises:
+        ConfigurationError: if one's own is not valid.
         EnvError: for an unsupported space; the message names the supported ones.
     """
     try:
         found = distribution_of(kind_of(space), squash)
+        if own is not None:
+            return OwnDistribution(own, space, found)
         if exploration is None:
             return found
         if isinstance(found, DiagonalGaussian):

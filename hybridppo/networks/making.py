@@ -6,7 +6,7 @@ Custom networks are a function like `actor_and_critic`, for `hybridppo.train(...
         return actor, critic
 
 Both are modules that take observations as stored rows, `[B, *ObservationEncoder(observation_space).shape]`. The actor
-returns the outputs of `distribution_for(action_space)`, `[B, output_size]`; the critic returns `[B, 1]`. All parameters
+returns the outputs of the action distribution, `[B, output_size]`; the critic returns `[B, 1]`. All parameters
 are float32. Any modules will do, but only the library's have a NumPy twin: others sample and learn through torch, and
 cannot act in worker processes.
 
@@ -26,6 +26,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_error
 from hybridppo.networks.actors import Network, SharedTrunk
@@ -64,7 +65,11 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 
 
 def actor_and_critic(
-    observation_space: gym.Space[Any], action_space: gym.Space[Any], config: Any, generator: torch.Generator
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    config: Any,
+    generator: torch.Generator,
+    distribution: Distribution | None = None,
 ) -> tuple[nn.Module, nn.Module]:
     """The library's networks: multilayer perceptrons, after convolutions if observations have images.
 
@@ -75,25 +80,38 @@ def actor_and_critic(
         action_space: space of one environment.
         config: a configuration with the fields of `PPOConfig` about networks.
         generator: draws the initial weights.
+        distribution: of the actions, whose parameters the actor returns; None for the library's.
 
     Raises:
+        ConfigurationError: if there are masks for a distribution of one's own without as many logits.
         EnvError: for unsupported spaces.
     """
-    encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
+    encode, usual = ObservationEncoder(observation_space), distribution_for(action_space)
     mask_size = 0
+    if distribution is None or config.use_sde:  # whose networks return means alone
+        distribution = usual
     if isinstance(observation_space, MaskedObservation):
         mask_size = distribution.mask_size
+        if mask_size != usual.mask_size:
+            raise ConfigurationError(
+                f"action_masks=True needs a distribution whose first {usual.mask_size} outputs are logits (mask_size), "
+                f"and action_distribution has {mask_size}: leave one of them out"
+            )
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} does not have the mask of {action_space}: make them of one size")
     make = _Maker(encode, mask_size, config, generator)
     seen = make.parts("actor_parts")
     num_outputs, log_std = distribution.output_size - distribution.free_size, None
-    if config.use_sde:  # only means: `PPOConfig` and `distribution_for` refuse other spaces
+    if config.use_sde:  # of a `Box`: `distribution_for` refuses other spaces
         log_std = torch.full((num_outputs, config.hidden_sizes[-1]), config.log_std_init)
     elif distribution.free_size:
-        log_std = torch.full((distribution.free_size,), config.log_std_init)
+        initial = distribution.free_init or [config.log_std_init] * distribution.free_size
+        log_std = torch.tensor(initial, dtype=torch.float32)
     trunk = SharedTrunk(make.body(seen)) if config.shared_trunk else None
     actor = make.network(seen, trunk, num_outputs, ACTOR_GAIN, mask_size=mask_size, log_std=log_std)
+    if distribution.bias_init is not None:
+        head: Any = actor.network.head if isinstance(actor, RecurrentNetwork) else actor.head
+        head.bias.data.copy_(torch.tensor(distribution.bias_init))
     return actor, make.network(make.parts("critic_keys"), trunk, 1, CRITIC_GAIN)
 
 
@@ -149,7 +167,7 @@ class _Maker:
             return self._encoded(seen, make)
         return make(self._config.recurrent_size + self._mask_size)
 
-    def network(self, seen: Parts, trunk: SharedTrunk | None, outputs: int, gain: float, **more: Any) -> nn.Module:
+    def network(self, seen: Parts, trunk: SharedTrunk | None, outputs: int, gain: float, **more: Any) -> Any:
         """A network with so many outputs, on the shared trunk if there is one."""
         config, body = self._config, self.body(seen) if trunk is None else trunk
         is_recurrent = config.recurrent is not None
@@ -176,9 +194,11 @@ class _Maker:
 
 
 def checked_networks(
-    networks: Networks, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: Any, seed: int
+    networks: Networks, spaces: tuple[gym.Space[Any], gym.Space[Any]], config: Any, seed: int, output_size: int
 ) -> tuple[nn.Module, nn.Module]:
     """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
+
+    The actor has `output_size` outputs.
 
     Raises:
         ConfigurationError: if `networks` is no function, or they are not two modules, their inputs or outputs have
@@ -194,11 +214,11 @@ def checked_networks(
             raise ConfigurationError(
                 f"{field}={value!r} is for the library's networks, and networks= was given: leave one of them out"
             )
-    encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
+    encode = ObservationEncoder(spaces[0])
     seen, read = _watched(config)
     with torch_seeded(seed):
         try:
-            made = networks(observation_space, action_space, seen, torch.Generator().manual_seed(seed))
+            made = networks(*spaces, seen, torch.Generator().manual_seed(seed))
         except TypeError as error:
             raise ConfigurationError(
                 f"networks={shown(networks)} failed: {message_of(error)}: it must be a function of observation_space, "
@@ -214,7 +234,7 @@ def checked_networks(
     for module in made:
         module.eval()  # the trial must not change the statistics of a batch normalisation
     rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.layout.images else torch.float32)
-    for name, module, size in (("actor", made[0], distribution.output_size), ("critic", made[1], 1)):
+    for name, module, size in (("actor", made[0], output_size), ("critic", made[1], 1)):
         found = _outputs(name, module, rows)
         if not (isinstance(found, Tensor) and found.shape == (2, size)):
             shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

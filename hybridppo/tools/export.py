@@ -33,6 +33,7 @@ from hybridppo.agents.ddpg import DDPG
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution
+from hybridppo.distributions.own import MakeDistribution, OwnDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError, TrainingError, is_installed, pip_install
 from hybridppo.loading import load_policies
@@ -102,14 +103,17 @@ class TorchPolicy(nn.Module):
         found = agent.distribution
         # The deterministic action does not depend on how others are drawn.
         whole = JointDistribution([found.normal if isinstance(found, StateDependentGaussian) else found], list)
-        self.actions = list(zip(kind_of(agent.action_space).leaves, whole.factors, strict=True))
+        leaves = kind_of(agent.action_space).leaves
+        if len(leaves) != len(whole.factors):
+            raise ConfigurationError("a distribution of one's own of several parts of an action cannot be exported")
+        self.actions = list(zip(leaves, whole.factors, strict=True))
         """The parts of an action: the space and how it is drawn."""
         actions = [f"action{leaf.path}" for leaf, _ in self.actions]
         self.output_names = [*actions, "outputs", *(["next_state"] if self.state_size else [])]
         """The parts of an action, the outputs of the network, and the next state of a recurrent policy."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
-            if not isinstance(part, (Categorical, BoxDistribution)):
+            if not isinstance(part, (Categorical, BoxDistribution, OwnDistribution)):
                 raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
             for name in part.constants:
                 with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
@@ -182,9 +186,9 @@ class TorchPolicy(nn.Module):
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
         """A part of the deterministic action, `[B, *space]`."""
         part, own = factor.distribution, outputs[:, factor.outputs]
-        if isinstance(part, Categorical):
-            choice = part.on("cpu")
-            action: Tensor = choice.to_env(choice.mode(own))
+        if isinstance(part, Categorical | OwnDistribution):
+            on_tensors: Any = part.on("cpu")
+            action: Tensor = on_tensors.to_env(on_tensors.mode(own))
             return action
         assert isinstance(part, BoxDistribution)  # checked when it was made
         # What a custom distribution has besides is no mean.
@@ -225,6 +229,8 @@ class TorchPolicy(nn.Module):
         found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
         if isinstance(part, BoxDistribution):
             return {**found, "kind": "numbers", "squashed": "center" in part.constants}
+        if isinstance(part, OwnDistribution):
+            return {**found, "kind": "own"}
         first = np.broadcast_to(part.start, leaf.space.shape)
         return {**found, "kind": "choices", "sizes": part.sizes, "first": first.ravel().tolist()}
 
@@ -236,10 +242,11 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         ConfigurationError: for networks that it cannot compute.
     """
     twin, own = twin_of(policy.actor), [array.numpy() for array in arrays_of(policy.actor)]
-    if not isinstance(twin, NumpyTwin) or (twin.encoded is not None and not twin.encoded.is_plain):
+    has_own = any(isinstance(factor.distribution, OwnDistribution) for _, factor in policy.actions)
+    if has_own or not isinstance(twin, NumpyTwin) or (twin.encoded is not None and not twin.encoded.is_plain):
         raise ConfigurationError(
-            "NumPy's form of a policy has only perceptrons with tanh or ReLU, recurrent or not: export it as .onnx or "
-            ".pt2"
+            "NumPy's form of a policy has only perceptrons with tanh or ReLU, recurrent or not, and the library's "
+            "distributions of actions: export it as .onnx or .pt2"
         )
     arrays: dict[str, Array] = {}
     if twin.normalizes is not None:
@@ -296,6 +303,7 @@ def export(
     check_steps: int = 1000,
     agent: type[PPO] | None = None,
     networks: Networks | None = None,
+    action_distribution: MakeDistribution | None = None,
     policy: str | None = None,
 ) -> Exported:
     """Write the policy of a run: its deterministic action, with normalisation, masks and hidden state inside.
@@ -310,6 +318,7 @@ def export(
             from the observation space, with masks that allow some actions.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
+        action_distribution: as for `hybridppo.load`.
         policy: the name of the policy to export, if the run has several.
 
     Raises:
@@ -322,7 +331,7 @@ def export(
     if suffix not in _FORMS:
         raise ConfigurationError(f"the file must end with one of {', '.join(_FORMS)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
-    agents = load_policies(run_dir, checkpoint, agent=agent, networks=networks)
+    agents = load_policies(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
     player = _policy_of(agents, policy)
     exported = TorchPolicy(player).eval()
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None

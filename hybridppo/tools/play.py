@@ -22,6 +22,7 @@ from torch import Tensor
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, import_modules, source_of
@@ -64,6 +65,7 @@ def play(
     env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    action_distribution: MakeDistribution | None = None,
     against: str | Path | None = None,
 ) -> Played:
     """Write whole episodes of an agent into a video, a frame for every observation; or show them in a window.
@@ -84,6 +86,7 @@ def play(
         env_kwargs: as for `hybridppo.evaluate`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
+        action_distribution: as for `hybridppo.load`.
         against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent is the
             first player, and all players of the same policy; the other agent is the rest.
 
@@ -103,7 +106,7 @@ def play(
     require_whole("seed", seed, 0, below=2**31)
     limit = math.inf if window else MOST_STEPS
     limit = limit if most_steps is None else require_whole("most_steps", most_steps)
-    player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    player = load(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
     other = None if against is None else load(against, checkpoint)
     with contextlib.closing(filmed(source, options, "human" if window else "rgb_array")) as film:
         if path is None:

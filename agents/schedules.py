@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
 
-from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, hint_of, meant, shown
 from hybridppo.system.validation import LARGEST_FLOAT, each_once, require
 
 ScheduleFunction = Callable[[float], float]
@@ -30,6 +30,7 @@ CURVES: dict[str, ScheduleFunction] = {
 }
 """By name, the share of the configured value at a progress of 0 to 1."""
 ADAPTIVE = "adaptive"
+SIZES = ("num_envs", "num_steps")
 AT_MOST_ONE = ("gamma", "gae_lambda")
 """Fields whose values must be at most 1."""
 
@@ -109,6 +110,13 @@ def with_values(config: Config, **values: float) -> Config:
     return changed
 
 
+def sizes_of(config: Any) -> dict[str, int]:
+    """The numbers of environments and steps in a configuration, its class or its fields."""
+    given: dict[str, Any]
+    given = config if isinstance(config, dict) else {name: getattr(config, name, None) for name in SIZES}
+    return {name: given[name] for name in SIZES if type(given.get(name)) is int}
+
+
 class OfOnePolicy:
     """What the library reads of every configuration, as that of several policies (`policies.py`) has it."""
 
@@ -116,6 +124,15 @@ class OfOnePolicy:
     """The policies of agents by name: there is one policy, and it has no name."""
     played: ClassVar[tuple[str, ...]] = ()
     """The policies that act and do not learn."""
+
+    def __new__(cls, *_: Any, **named: Any) -> Any:
+        """A new configuration; refuses a field that it does not have, with the field that was probably meant."""
+        fields: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        for name, value in named.items():
+            if name not in fields:
+                hint = hint_of(meant(name, value, fields, sizes_of(cls) | sizes_of(named)))
+                raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{hint}")
+        return super().__new__(cls)
 
     @property
     def policies(self) -> dict[str, Any]:

@@ -27,10 +27,20 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AGENTS, OF_PPO, AnyAgent, AnyConfig, config_from_json, name_of
+from hybridppo.agents.registry import AGENTS, OF_PPO, AnyAgent, AnyConfig, config_from_json, default_config, name_of
+from hybridppo.agents.schedules import OfOnePolicy, sizes_of
 from hybridppo.environments import base
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, meant_by, shown, shown_name
+from hybridppo.errors import (
+    CheckpointError,
+    ConfigurationError,
+    Meant,
+    RunDirectoryError,
+    hint_of,
+    meant,
+    shown,
+    shown_name,
+)
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.placement import settings_of_result as placement_settings_of_result
 from hybridppo.reporting.callbacks import Callback
@@ -408,7 +418,7 @@ def suggests_arguments(
     def checked(*arguments: Any, **keywords: Any) -> Any:
         for name in keywords:
             if name not in ours:
-                hint = _hint(name, ours)
+                hint = _hint(name, ours, keywords)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         with within():
             return function(*arguments, **keywords)
@@ -416,19 +426,25 @@ def suggests_arguments(
     return checked  # type: ignore[return-value]
 
 
-def _hint(name: str, ours: list[str]) -> str:
+def _hint(name: str, ours: list[str], keywords: Mapping[str, Any]) -> str:
     """A hint for an unknown argument: another argument, or a setting of an agent."""
-    meant: dict[str, str] = {}
+    others: dict[str, str] = {}
+    holders: dict[str, str] = {}
+    config = keywords.get("config")
     if "config" in ours:
-        configs = [kind.config for kind in reversed(AGENTS.values())]
-        meant = {field: f"config={config.__name__}({field}=...)" for config in configs for field in fields_of(config)}
+        config = config if isinstance(config, OfOnePolicy) else default_config(keywords.get("agent"))
+        for kind in (*(each.config for each in reversed(AGENTS.values())), type(config)):
+            holders = dict.fromkeys(fields_of(kind), f"config={kind.__name__}({{}})")
+            others |= holders
     elif "run_dir" in ours and is_kept(name):  # of `resume`
         return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, ...) begins another one"
     if "placement" in ours:
-        meant |= {field: f"placement=Mirrored(..., {field}=...)" for field in ("max_lag", "publish_every")}
-    meant |= {each: each for each in ours}
-    near = meant_by(name, meant)
-    return f": did you mean {meant[near]}?" if near else ""
+        holders |= dict.fromkeys(("max_lag", "publish_every"), "placement=Mirrored(..., {})")
+    holders |= dict.fromkeys(ours, "{}")
+    found = meant(name, keywords[name], holders, sizes_of(config))
+    if name in holders or (name in others and (found is None or found.value is None)):  # a setting of some agent
+        found = Meant(name, keywords[name])
+    return hint_of(found, others | holders)
 
 
 GIT_SECONDS = 5.0

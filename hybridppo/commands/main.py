@@ -1,36 +1,11 @@
-"""The command line.
+"""The command line: `hybridppo COMMAND`, or `python -m hybridppo COMMAND`. Exit codes are in `OVERVIEW`."""
 
-    hybridppo train CartPole-v1 --total-steps 100000
-    hybridppo train Pendulum-v1 --agent td3 --total-steps 30000
-    hybridppo resume runs/CartPole-v1-20260101-120000-seed0
-    hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
-    hybridppo placements CartPole-v1
-    hybridppo check CartPole-v1
-    hybridppo doctor
-    hybridppo plot runs --output curves.svg
-    hybridppo report runs/CartPole-v1-20260101-120000-seed0
-    hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
-    hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
-    hybridppo push runs/CartPole-v1-20260101-120000-seed0 USER/NAME
-    hybridppo watch runs/CartPole-v1-20260101-120000-seed0
-    hybridppo benchmark classic --seeds 5
-    hybridppo tune MyEnv-v0 --total-steps 100000
-    hybridppo agents
-    hybridppo --version
-
-Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid
-setting; 130 interrupted, and saved if there is a run directory.
-"""
-
-import functools
 import logging
-import operator
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
-
-import tyro
 
 from hybridppo._version import __version__
 from hybridppo.commands import tools
@@ -38,7 +13,7 @@ from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, 
 from hybridppo.commands.train import Resume, Train, train_command
 from hybridppo.distributed.choosing import require_alone
 from hybridppo.environments.packages import look_in_working_directory
-from hybridppo.errors import ConfigurationError, HybridPPOError, failures, shown_error
+from hybridppo.errors import ConfigurationError, HybridPPOError, failures, meant_by, shown, shown_error
 from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
@@ -48,6 +23,25 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind for kind in (Train, Resume, *_FOR_RUNS, *_FOR_ENVIRONMENTS)
 }
 """Every command by its name, in the order in which `--help` lists them."""
+
+OVERVIEW = """\
+hybridppo is a PPO library for PyTorch that finds the fastest split of sampling and learning between CPU and GPU.
+
+usage: hybridppo COMMAND [FLAGS]; hybridppo COMMAND --help lists the flags of a command
+
+{commands}
+
+examples:
+  hybridppo train CartPole-v1 --total-steps 1e5
+  hybridppo train Pendulum-v1 --agent td3 --total-steps 3e4
+  hybridppo resume runs/CartPole-v1-20260101-120000-seed0
+  hybridppo plot runs --output curves.svg
+  hybridppo --version
+
+Pages: the first hour is docs/first_hour.md in the repository, and docs/index.md lists all.
+Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid setting; 130 interrupted, and saved if \
+there is a run directory.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,23 +55,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_command(arguments: Sequence[str]) -> Command:
     """The command that the arguments name, with its options."""
-    defaults = train_command(arguments)
-    command = _parsed(arguments, defaults)
-    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
-        return _parsed(arguments, command.with_tuned_settings())  # which the flags change
-    if isinstance(command, Train) and command.settings_of is not None and command.env_id != defaults.env_id:
-        command = _parsed(arguments, defaults.in_another(command.env_id))
-    return command
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(overview(), file=sys.stdout if arguments else sys.stderr)
+        sys.exit(EXIT_DONE if arguments else EXIT_USAGE)
+    if name not in COMMANDS:
+        near = meant_by(name, COMMANDS)
+        hint = f": did you mean {near}?" if near else ""
+        raise ConfigurationError(f"there is no command {shown(name)}{hint} hybridppo --help lists all commands")
+    kind = COMMANDS[name]
+    return train_command(rest, kind) if issubclass(kind, Train) else parse(kind, rest)
 
 
-def _parsed(arguments: Sequence[str], train: Train) -> Command:
-    """The command that the arguments name, and in which they change the settings of `train`."""
-    named: dict[str, Any] = {name: tyro.conf.subcommand(name) for name in COMMANDS}
-    named["train"] = tyro.conf.subcommand("train", default=train)
-    kinds: list[Any] = [Annotated[kind, named[name]] for name, kind in (COMMANDS | {"train": type(train)}).items()]
-    union = functools.reduce(operator.or_, kinds)
-    parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
-    return parsed
+def overview() -> str:
+    """What the program is, its commands, and where its pages are, for the width of the terminal."""
+    width = max(shutil.get_terminal_size().columns, 40)
+    lines: list[str] = []
+    for paragraph in OVERVIEW.splitlines():
+        lines += [paragraph] if paragraph.startswith(" ") or not paragraph else textwrap.wrap(paragraph, width)
+    commands, wrap = list[str](), textwrap.TextWrapper(width=width, subsequent_indent=" " * 14)
+    for name, kind in COMMANDS.items():
+        first = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+        commands += wrap.wrap(f"  {name:12}{first}")
+    return "\n".join(lines).format(commands="\n".join(commands))
 
 
 class _Printable(logging.Formatter):

@@ -341,14 +341,14 @@ class Placements(Command):
     overlap is measured, but never in bold."""
     num_workers: int | None = None
     """Processes that step the environments; None for every number that may pay off."""
-    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
     seconds: float = 1.0
     """Seconds of training under each placement, after a warm-up."""
     json: bool = False
     """Print the table as JSON."""
     progress: bool = True
     """Show a progress bar."""
-    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+    config: PPOConfig = field(default_factory=PPOConfig)
 
     def run(self) -> None:
         """Measure, and print the table."""
@@ -423,11 +423,11 @@ class Tune(Command):
     """Number of combinations of settings to try."""
     fixed: dict[str, Any] | None = None
     """Settings that are not searched: fields of PPOConfig, such as '{"recurrent": "lstm"}'."""
-    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks that every trial starts from. Needs hidden_sizes,
     activation and normalize_observations in --fixed."""
-    placement: Annotated[PlacementOptions, tyro.conf.arg(name="")] = field(default=PlacementOptions("cpu"))
+    placement: PlacementOptions = field(default=PlacementOptions("cpu"))
     output: Path = Path("tune")
     """The folder of the search."""
     jobs: int | None = None

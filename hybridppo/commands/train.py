@@ -13,12 +13,12 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
-from hybridppo.agents.registry import AGENTS, name_of
+from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
 from hybridppo.auto.auto import PlacementOptions, options_of
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, show
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, parse, show
 from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, meant_by, shown
 from hybridppo.errors import command as command_line
 from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
@@ -40,11 +40,9 @@ class Train(Command):
     """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     agent: AgentName = "ppo"
     """The algorithm. Its settings are flags: --agent td3 --help shows those of TD3."""
-    options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: RunOptions(total_steps=500_000)
-    )
-    placement: Annotated[PlacementOptions, tyro.conf.arg(name="")] = field(default_factory=PlacementOptions)
-    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    options: RunOptions = field(default_factory=lambda: RunOptions(total_steps=500_000))
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
+    environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
     tuned: bool = False
     """Use settings and steps that are known to suit the environment; other flags change them. Not every environment has
     an entry."""
@@ -68,10 +66,10 @@ class Train(Command):
     """Train several policies: a JSON object with the name of each policy and the settings in which it differs from the
     flags, as '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. With a run directory in place of settings, the
     policy acts and does not learn."""
-    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+    config: AnyConfig = field(default_factory=PPOConfig)
 
-    def with_tuned_settings(self) -> "Train":
-        """The command with the tuned settings, and no flags but `--tuned` and `--tuned-from`.
+    def tuned_defaults(self) -> dict[str, Any]:
+        """The tuned settings and steps, as defaults of the flags.
 
         Raises:
             ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
@@ -83,12 +81,7 @@ class Train(Command):
         if self.settings_of is not None:
             raise ConfigurationError("--tuned and --config both say which settings to begin with: leave one out")
         entry = tuned_entry(self.env_id, self.tuned_from)
-        options = RunOptions(total_steps=entry.total_steps)
-        return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
-
-    def in_another(self, env_id: str) -> "Train":
-        """The command for another environment, which gets neither the arguments nor the imports of this one."""
-        return replace(self, env_id=env_id, environment=replace(self.environment, env_kwargs=None, imports=""))
+        return {"options": RunOptions(total_steps=entry.total_steps), "config": entry.config}
 
     def run(self) -> int:
         """Train, and print the result. If torchrun starts the command again after a loss, the run is resumed."""
@@ -127,16 +120,36 @@ class Train(Command):
             ) from error
 
 
-def train_command(arguments: Sequence[str]) -> Train:
-    """The command with the flags of the agent that the arguments name, and the settings of `--config` as defaults.
+def train_command(arguments: Sequence[str], kind: type[Train] = Train) -> Train:
+    """The command `train` with the flags of the agent that the arguments name, and their file of settings as defaults.
 
     Raises:
         RunDirectoryError: if there is no such file, or it is damaged.
-        ConfigurationError: if the run has parts that only Python can make, or another agent than `--agent`.
+        ConfigurationError: if an argument is wrong, the run has parts that only Python can make, or another agent than
+            `--agent`.
     """
-    agent, path = _value_among(arguments, "--agent"), _value_among(arguments, "--config")
-    if path is None or arguments[0] != "train":
-        return _command_of(agent or "ppo")(tyro.MISSING)
+    agent, path, placement = (_value_among(arguments, flag) for flag in ("--agent", "--config", "--placement"))
+    defaults = _defaults(agent, path, has_placement=placement is not None)
+    command = parse(kind, arguments, defaults)
+    if command.tuned or command.tuned_from is not None:
+        return parse(kind, arguments, command.tuned_defaults())
+    if command.settings_of is not None and command.env_id != defaults["env_id"]:
+        # Another environment gets neither the arguments nor the imports of this one.
+        defaults["environment"] = replace(defaults["environment"], env_kwargs=None, imports="")
+        return parse(kind, arguments, defaults)
+    return command
+
+
+def _defaults(agent: str | None, path: str | None, *, has_placement: bool) -> dict[str, Any]:
+    """The defaults of the flags for an agent, and from the settings in a file."""
+    if path is None:
+        if agent is None:
+            return {}
+        if agent not in AGENTS:
+            near = meant_by(agent, AGENTS)
+            hint = f": did you mean {near}?" if near else ""
+            raise ConfigurationError(f"--agent must be one of {', '.join(AGENTS)}, got {shown(agent)}{hint}")
+        return {"agent": agent, "config": AGENTS[agent].config()}
     settings = Settings.read(RunDirectory.open(path))
     _require_no_python(path, settings)
     config, policies = settings.config, None
@@ -145,19 +158,15 @@ def train_command(arguments: Sequence[str]) -> Train:
     name = name_of(config)
     if agent not in (None, name):
         raise ConfigurationError(f"{path} has the settings of {name}: leave --agent out, or --config")
-    placement = PlacementOptions()
-    if _value_among(arguments, "--placement") is None:
-        placement = options_of(settings.placement)
-    environment = made(EnvironmentOptions, vars(settings.environment))
-    return _command_of(name)(
-        settings.env_id,
-        options=settings.run,
-        placement=placement,
-        environment=environment,
-        settings_of=Path(path),
-        policies=policies,
-        config=config,  # type: ignore[arg-type]  # of the agent whose command this is
-    )
+    return {
+        "env_id": settings.env_id,
+        "agent": name,
+        "options": settings.run,
+        "placement": PlacementOptions() if has_placement else options_of(settings.placement),
+        "environment": made(EnvironmentOptions, vars(settings.environment)),
+        "policies": policies,
+        "config": config,
+    }
 
 
 def _require_no_python(path: str, settings: Settings) -> None:
@@ -180,20 +189,6 @@ def _shared_and_own(config: PoliciesConfig) -> tuple[PPOConfig, dict[str, Any]]:
         for policy, each in of_each.items()
     }
     return next(iter(config.policies.values())), own
-
-
-def _command_of(name: str) -> type[Train]:
-    """`Train` with the flags of an agent."""
-    if name == "ppo" or name not in AGENTS:  # the parser refuses an unknown name
-        return Train
-    config = AGENTS[name].config
-    fields: list[Any] = [
-        ("agent", AgentName, field(default=name)),
-        ("config", Annotated[config, tyro.conf.arg(name="")], field(default_factory=config)),
-    ]
-    command = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
-    command.__doc__ = Train.__doc__
-    return command
 
 
 def _value_among(arguments: Sequence[str], flag: str) -> str | None:
@@ -228,7 +223,7 @@ class Resume(Command):
 
     run_dir: RunDir
     """The run's folder."""
-    changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    changes: Changes = field(default_factory=Changes)  # type: ignore[valid-type]
     progress: bool = True
     """Show a progress bar."""
     verbose: bool = False

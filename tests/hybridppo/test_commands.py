@@ -521,8 +521,20 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume"], "RUN_DIR"),
         (["evaluate"], "RUN_DIR"),
         (["placements"], "ENV_ID"),
-        (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
-        (["train", "CartPole-v1", "--hidden-sizes", "[64,32]"], "write several numbers such as [64,32] as 64 32"),
+        (["train", "CartPole-v1", "--total-steps", "1e-6"], "'1e-6' is no whole number, such as 1000 or 1e3"),
+        (["trian"], "there is no command 'trian': did you mean train?"),
+        (
+            ["train", "CartPole-v1", "--agent", "dpg"],
+            "--agent must be one of ppo, ddpg, td3, got 'dpg': did you mean ddpg",
+        ),
+        (
+            ["train", "--env-id", "CartPole-v1"],
+            "no flag --env-id: write the environment without a flag, as CartPole-v1",
+        ),
+        (["train", "CartPole-v1", "--batch-size", "64"], "did you mean --minibatch-size 64? hybridppo train --help"),
+        (["train", "CartPole-v1", "--no-anneal-lr"], "did you mean --no-anneal-learning-rate?"),
+        (["train", "x", "--num-envs", "8", "--train-batch-size=4096"], "--num-steps 512? (of each of 8 environments)"),
+        (["train", "x", "--agent=td3", "--polyak=0.995"], "did you mean --tau 0.005? (1 - polyak)"),
         (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
         (["resume", "run", "--seed", "1"], "train ENV_ID --start-from RUN_DIR --seed begins another"),
         (["tune", "CartPole-v1", "--output", ""], "it must be a path, got ''"),
@@ -535,7 +547,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pyt
     assert out == ""
     assert part in err
     assert "Traceback" not in err
-    assert err.count("Error parsing") == any(word in part for word in ("many", "1e6", "several", "path"))  # once
+    assert err.count("Error parsing") == any(word in part for word in ("many", "1e-6", "path"))  # once
 
 
 @pytest.mark.parametrize(
@@ -606,6 +618,43 @@ def test_every_field_of_the_configuration_is_a_flag(command: str, capsys: pytest
     assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_help_of_train_has_sections_in_any_width(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = help_of("train", capsys)
+    titles = re.findall(r"^ (\S.*?) *\n -+ *$", text, re.MULTILINE)  # an output of ASCII has no boxes
+    assert titles == [
+        "positional arguments", "options",
+        *(f"{name} options" for name in (
+            "run", "environment", "PPO", "network", "placement and speed", "saving and logging", "distributed", "other"
+        )),
+    ]  # fmt: skip
+    flags = re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)
+    assert flags[:3] == ["total-steps", "seed", "num-envs"]
+    assert flags[10:12] == ["tuned", "tuned-from"]
+    assert flags[-1] == "debug"
+    assert max(map(len, text.splitlines())) == columns
+    # No line ends early: the next line's first word would not have fitted.
+    lines = [line.strip("│| ") for line in text.splitlines()]
+    sentence = next(place for place, line in enumerate(lines) if line.startswith("Seed of everything random"))
+    words = " ".join(lines[sentence : sentence + 4])
+    assert "without it, one is taken from the operating system and saved." in words
+    assert "PPO library" in (overview := help_of("", capsys))
+    assert max(map(len, overview.splitlines())) <= columns
+
+
+def test_whole_numbers_and_lists_are_read_as_people_write_them() -> None:
+    flags = ["--total-steps=1e6", "--num-steps", "1_024", "--total-episodes", "2e3", "--hidden-sizes", "64,32"]
+    command: Any = parse_command(["train", "CartPole-v1", *flags, "--sde-sample-freq=-1", "--seed", "1E2"])
+    options, config = command.options, command.config
+    assert (options.total_steps, options.total_episodes, options.seed) == (1_000_000, 2000, 100)
+    assert (config.num_steps, config.hidden_sizes) == (1024, (64, 32))
+    other: Any = parse_command(["train", "CartPole-v1", "--hidden-sizes=[64, 32]", "--minibatch-size=512"])
+    assert (other.config.hidden_sizes, other.config.minibatch_size) == ((64, 32), 512)
+
+
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr() == (f"hybridppo {hybridppo.__version__}\n", "")
@@ -627,7 +676,7 @@ if {in_terminal}:
         os.waitpid(pid, 0)
         sys.stdout.buffer.write(said)
         sys.exit()
-for arguments in (["train", "--help"], ["train", "--no-such-flag"]):
+for arguments in (["train", "--help"], ["train", "--total-steps", "many"]):
     for stream in (sys.stdout, sys.stderr):
         print("{mark}", file=stream, flush=True)
     try:

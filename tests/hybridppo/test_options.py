@@ -22,6 +22,7 @@ from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.parsing import flags_of
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import _CONVERTED, _OF_ONE_MEANING
 from hybridppo.placements.placement import KINDS
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import (
@@ -276,6 +277,60 @@ def test_what_is_no_option_is_refused_as_python_does_with_what_was_meant() -> No
         train(total_steps=32, num_worker=2)
     with pytest.raises(TypeError, match=r"train\(\) missing 1 required keyword-only argument: 'total_steps'"):
         train()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"batch_size": 64}, "minibatch_size=64?"),
+        ({"vf_coef": 0.5}, "value_coef=1.0? (the value loss is half the squared error here, as in CleanRL, whose"),
+        ({"vf_coef": "linear"}, "value_coef?"),
+        ({"init_std": 0.5}, "log_std_init=-0.6931? (the logarithm)"),
+        ({"train_batch_size": 4096, "num_envs": 8}, "num_steps=512? (of each of 8 environments)"),
+        ({"n_epochs": 4}, "num_epochs=4?"),
+        ({"lr": 1e-3}, "learning_rate=0.001?"),
+        ({"learning_rat": 1e-3}, "learning_rate"),
+        ({"zzz": 1}, None),
+        ({"save_freq": 1}, None),
+    ],
+    ids=str,
+)
+def test_a_name_of_another_library_is_converted_or_not_named(given: dict[str, Any], meant: str | None) -> None:
+    with pytest.raises(TypeError) as error:
+        PPOConfig(**given)
+    first = next(iter(given))
+    hint = f": did you mean {meant}" if meant else ""
+    said = str(error.value)
+    assert said.startswith(f"PPOConfig() got an unexpected keyword argument {first!r}{hint}")
+    assert ("did you mean" in said) == bool(meant)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"max_iterations": 10}, "total_steps=20480? (iterations of 4 x 512 steps)"),
+        ({"eval_freq": 1000, "config": PPOConfig(num_envs=8)}, "evaluate_every=8000? (steps of 8 environments)"),
+        ({"timesteps": 1000}, "total_steps=1000?"),
+        ({"vf_coef": 0.5}, "config=PPOConfig(value_coef=1.0)?"),
+        ({"gamma": 0.9}, "config=PPOConfig(gamma=0.9)?"),
+        ({"n_steps": 64}, "config=PPOConfig(num_steps=64)?"),
+        ({"n_steps": 3, "config": TD3Config()}, "config=TD3Config(n_steps=3)?"),
+        ({"polyak": 0.995, "config": TD3Config()}, "config=TD3Config(tau=0.005)? (1 - polyak)"),
+        ({"max_lag": 2}, "placement=Mirrored(..., max_lag=2)?"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_library_is_converted(given: dict[str, Any], meant: str) -> None:
+    with pytest.raises(TypeError) as error:
+        hybridppo.train("CartPole-v1", **given)
+    assert f"{next(iter(given))!r}: did you mean {meant}" in str(error.value)
+
+
+def test_every_name_that_a_hint_may_give_is_one_of_ours() -> None:
+    ours = {*OPTIONS, *inspect.signature(hybridppo.train).parameters, "env_id"}
+    ours |= fields_of(*(kind.config for kind in AGENTS.values())).keys()
+    named = {*_OF_ONE_MEANING, *(name for name, *_ in _CONVERTED.values())}
+    assert named - ours <= {"checkpoint_every", "critic_hidden_sizes"}
 
 
 def test_numpys_whole_numbers_are_taken(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """What all commands share: exit codes, the base class, and parsing."""
 
+import inspect
 import json
 import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
@@ -54,7 +56,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "saving and logging": (
         "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "track_project", "track_entity", "track_name",
-        "track_tags", "profile", "progress",
+        "track_tags", "profile", "progress", "verbose",
     ),
     "distributed": ("distributed", "address"),
     "other": ("debug",),
@@ -179,9 +181,11 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
         title = tyro.conf.arg(name=str(agent).upper() if name == "agent" else name)
         own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], field(default_factory=section)))
     flat = make_dataclass(kind.__name__, own, kw_only=True)
-    flat.__doc__ = kind.__doc__
+    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    wrap = textwrap.TextWrapper(max(40, _columns()), initial_indent=" ", subsequent_indent=" ")
+    description = "\n\n".join(map(wrap.fill, paragraphs))  # indented, because tyro joins other lines
     values: dict[str, Any] = {}
-    for name, value in vars(_read(flat, given, prog)).items():
+    for name, value in vars(_read(flat, given, prog, description)).items():
         values |= vars(value) if is_dataclass(value) else {name: value}
     found = {flag.name: values[flag.name] for flag in flags if flag.group is None}
     for each in fields(kind):
@@ -204,9 +208,14 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _read(kind: Any, arguments: Sequence[str], prog: str) -> Any:
+def _columns() -> int:
+    """The width of the terminal; in Python 3.10, 0 if a pseudo-terminal has no size."""
+    return shutil.get_terminal_size().columns
+
+
+def _read(kind: Any, arguments: Sequence[str], prog: str, description: str) -> Any:
     """An object of `kind` from the command line, by tyro."""
-    if shutil.get_terminal_size().columns < 10:  # in Python 3.10, 0 if a pseudo-terminal has no size
+    if _columns() < 10:
         os.environ["COLUMNS"] = "80"  # since tyro would not end: the borders of its boxes take all columns
     tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
     # As tyro has them, but for an empty path, of which it would make a dot, and 1e6 as a whole number.
@@ -229,14 +238,15 @@ def _read(kind: Any, arguments: Sequence[str], prog: str) -> Any:
             str_from_instance=lambda value: [printable(text_of(value))],  # in the help, a default may be a file's
         )
 
-    return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=(tyro.conf.OmitArgPrefixes,))
+    options: dict[str, Any] = {"prog": prog, "description": description, "registry": registry}
+    return tyro.cli(kind, args=arguments, config=(tyro.conf.OmitArgPrefixes,), **options)
 
 
 def whole_number(text: str) -> int:
     """A whole number from text such as 1000, 1_000 or 1e3.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is another text.
     """
     try:
         return int(text)
@@ -278,7 +288,7 @@ def _require_known(prog: str, arguments: Sequence[str], flags: Sequence[Flag]) -
 
 
 def _hint(name: str, text: str, names: Sequence[str], sizes: Mapping[str, int]) -> str:
-    """What was probably meant by an unknown flag and its value; empty if nothing is like it."""
+    """Suggests a flag and its value for an unknown one; empty if no name is like it."""
     value: Any = text
     with suppress(ValueError):
         value = float(text)

@@ -643,6 +643,7 @@ def test_the_help_of_train_has_sections_in_any_width(
     assert "without it, one is taken from the operating system and saved." in words
     assert "PPO library" in (overview := help_of("", capsys))
     assert max(map(len, overview.splitlines())) <= columns
+    assert max(map(len, help_of("evaluate", capsys).splitlines()[1:])) <= columns
 
 
 def test_whole_numbers_and_lists_are_read_as_people_write_them() -> None:

@@ -141,9 +141,10 @@ def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_pa
     resumed = hybridppo.resume(run, progress=False, callbacks=callbacks, **given)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
     # An agent acts without its loss and advantages.
-    to_load = {name: part for name, part in own.items() if name in ("agent", "networks", "modules")}
+    acting = {"agent", "networks", "action_distribution"}
+    to_load = {name: part for name, part in own.items() if name in {*acting, "modules"}}
     assert torch.equal(hybridppo.load(run, **to_load).parameters.values, whole.agent.parameters.values)
-    for part in to_load.keys() & {"agent", "networks"}:
+    for part in to_load.keys() & acting:
         with pytest.raises(HybridPPOError, match=f"{part}="):
             hybridppo.load(run)
 

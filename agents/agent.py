@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.loss import TAKEN, metrics_of_ones_own
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import (
@@ -33,9 +34,10 @@ from hybridppo.errors import (
     shown,
     shown_name,
 )
+from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import Moments
-from hybridppo.networks.modes import depend_on_training, float32_products, noise_from
-from hybridppo.networks.parameters import FlatAdam, FlatParameters
+from hybridppo.networks.modes import depend_on_training, float32_products, learning_mode, noise_from, torch_seeded
+from hybridppo.networks.parameters import FlatAdam, FlatParameters, require_float32
 from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActor, torch_actor
 from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.run_directory.checkpoints import write_agent_file
@@ -43,7 +45,9 @@ from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
+from hybridppo.system.devices import sent
 from hybridppo.system.signals import Stopped
+from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import (
     held_by_json,
     require_bools,
@@ -175,9 +179,10 @@ class PolicyAgent:
         config: the hyperparameters.
         seed: seed of the initial parameters, and of the order in which the agent learns.
         schedules: functions of the progress of the training, 0 to 1, by field.
+        modules: further networks by name, of which the agent trains copies.
 
     Raises:
-        ConfigurationError: if torch makes tensors on another device than the CPU.
+        ConfigurationError: if torch makes tensors on another device than the CPU, or a module is not valid.
     """
 
     name: ClassVar[str]
@@ -187,6 +192,8 @@ class PolicyAgent:
     keeps_final_observations: ClassVar[bool] = False
     """Whether a subclass needs the last observations of episodes that terminated: then `final_rows` and
     `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
+    learning_rates: ClassVar[Mapping[str, float]] = {}
+    """Learning rates of modules of a subclass, by name; the others learn at the actor's. May be a property."""
     actor: nn.Module
     critic: nn.Module
     distribution: Distribution
@@ -204,6 +211,7 @@ class PolicyAgent:
         config: Any,
         seed: int,
         schedules: Mapping[str, ScheduleFunction] | None,
+        modules: Mapping[str, nn.Module] | None,
     ) -> None:
         if (default := torch.get_default_device()).type != "cpu":
             raise ConfigurationError(
@@ -227,6 +235,27 @@ class PolicyAgent:
         self._loop: OptimizationLoop | None = None
         self._loop_is_for: tuple[int, tuple[slice, ...]] = (0, ())
         self._depends_on_training = False
+        self._modules = checked_modules({} if modules is None else modules)
+        self.modules_of = Modules({})
+        """The modules of `make_modules`, by name."""
+        if self._modules or type(self).make_modules is not PolicyAgent.make_modules:
+            # Initial values depend on the number of threads, and starting threads takes longer than the work.
+            with torch_seeded(self._initial_seed >> 1), limit_threads(1):
+                self.modules_of.update(checked_modules(self.make_modules()))
+
+    def make_modules(self) -> Mapping[str, nn.Module]:
+        """Further modules by name, which are trained and saved with the agent (`modules_of`).
+
+        Called once, before networks are made; initial values follow from the seed. The default is copies of `modules=`.
+        A subclass may have others, whose sizes follow from `self.config`, `self.settings` and the spaces.
+        """
+        return copy.deepcopy(self._modules)
+
+    @property
+    def _learning_modules(self) -> dict[str, nn.Module]:
+        """The modules with parameters, by their names in `parameters`."""
+        with_parameters = {n: m for n, m in self.modules_of.items() if any(True for _ in m.parameters())}
+        return {f"modules.{name}": module for name, module in with_parameters.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes for copies and pickles, without the loop and what a training has put in."""
@@ -267,18 +296,24 @@ class PolicyAgent:
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""
-        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
-        return {"actor": rate, "critic": rate if critic is None else critic}
+        rate, critic, own = self.current.learning_rate, self.current.critic_learning_rate, self.learning_rates
+        if unknown := [name for name in own if f"modules.{name}" not in self._learning_modules]:
+            raise ConfigurationError(
+                f"learning_rates[{unknown[0]!r}] is for a module that the agent does not train: it trains "
+                f"{', '.join(self.modules_of) or 'none'}"
+            )
+        of_modules = {name: own.get(name.removeprefix("modules."), rate) for name in self._learning_modules}
+        return {"actor": rate, "critic": rate if critic is None else critic, **of_modules}
 
     @property
     def modules(self) -> list[nn.Module]:
         """All modules with tensors."""
-        return [self.actor, self.critic]
+        return [self.actor, self.critic, self.modules_of]
 
     @property
     def _learning_networks(self) -> list[nn.Module]:
         """The networks that optimizer steps change."""
-        return [self.actor, self.critic]
+        return [self.actor, self.critic, *self.modules_of.values()]
 
     @property
     def records_graphs(self) -> bool:
@@ -408,21 +443,115 @@ class PolicyAgent:
         tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
         try:
             yield
+        except TrainingError:  # numbers that are not finite stay to be seen
+            raise
         except BaseException:
             for tensor, before in zip(self._changing(), tensors, strict=True):
                 tensor.copy_(before)
             self._order.bit_generator.state = order
             raise
 
+    def after_update(self, rollout: Any, metrics: Metrics) -> Mapping[str, Any] | None:
+        """Called at the end of every update, for a subclass; an error in it undoes the update.
+
+        Args:
+            rollout: what the update learned from, in the environment's units. For DDPG and TD3, the last transitions
+                `[G, B, ...]`.
+            metrics: those of the update. For DDPG and TD3 there are none: they are read once per iteration.
+
+        Returns:
+            Further metrics by name, numbers or tensors of one number; or None.
+        """
+        return None
+
+    def _further_metrics(self, rollout: Any, metrics: Metrics) -> dict[str, Tensor]:
+        """The metrics of `after_update`.
+
+        Raises:
+            ConfigurationError: if it returns something else.
+        """
+        found, what = self.after_update(rollout, metrics), f"{type(self).__name__}.after_update"
+        if not isinstance(found, Mapping | None):
+            raise ConfigurationError(f"{what} must return metrics by name, or None, got {shown(found)}")
+        if not found:
+            return {}
+        taken, device = {*TAKEN, *metrics}, self.parameters.values.device
+        numbers = metrics_of_ones_own(f"{{!r}} of {what}", found, taken, device)
+        return dict(zip(found, numbers.unbind(), strict=True))
+
+    def optimize(
+        self,
+        loss: Callable[..., Tensor],
+        columns: Mapping[str, Tensor],
+        *,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        networks: Sequence[str] | None = None,
+    ) -> float:
+        """Optimizer steps on a loss of your own, in shuffled minibatches; the gradient is clipped as in an update.
+
+        In `after_update`, they are a part of the update; before a training, they imitate demonstrations.
+
+        Args:
+            loss: a function of the columns of a minibatch, `[M, ...]` as keyword arguments, that returns a scalar.
+            columns: `[B, ...]` by name, on the device of the agent.
+            num_epochs: how often to learn from each row.
+            minibatch_size: rows of a minibatch, of which the last of an epoch may have fewer; None for all rows.
+            networks: what learns: "actor", "critic", or modules by name; None for all.
+
+        Returns:
+            The mean loss of the minibatches.
+
+        Raises:
+            ConfigurationError: if an argument is invalid, or several learners share the updates.
+            Stopped: before a step if the training is to stop.
+            TrainingError: if a loss or the parameters are not finite.
+        """
+        if self._make_exchange is not Exchange:
+            raise ConfigurationError(
+                f"{type(self).__name__}.optimize takes steps that several learners cannot share: leave distributed out"
+            )
+        sizes, known = {name: len(column) for name, column in columns.items()}, self.optimizer.learning_rates
+        if len({*sizes.values()}) != 1 or not min(sizes.values()):
+            raise ConfigurationError(f"columns of optimize must have equally many rows, at least one, got {sizes}")
+        names = [*known] if networks is None else [n if n in known else f"modules.{n}" for n in networks]
+        if unknown := [name.removeprefix("modules.") for name in names if name not in known]:
+            learning = ", ".join(name.removeprefix("modules.") for name in known)
+            raise ConfigurationError(f"networks of optimize must be of {learning}, got {unknown[0]!r}")
+        size, rows = next(iter(sizes.values())), self.parameters.values.device
+        step = require_whole("minibatch_size", size if minibatch_size is None else minibatch_size, 1)
+        epochs = require_whole("num_epochs", num_epochs, 1)
+        self.loop()  # attaches gradients
+        orders = (sent(self._order.permutation(size), rows) for _ in range(epochs))
+        minibatches = (
+            {name: column.index_select(0, some) for name, column in columns.items()}
+            for order in orders
+            for some in torch.split(order, step)
+        )
+        try:
+            with torch.enable_grad():
+                loop = OptimizationLoop(self, StepsOnALoss(self, loss, names), Exchange())
+                measured = loop.steps((minibatch, (None,)) for minibatch in minibatches)
+        finally:
+            self.parameters.gradient.zero_()  # gradients by hand leave those of modules as they are
+        losses, values = torch.stack([of_step[0] for of_step in measured]), self.parameters.values.data
+        mean, norm = torch.stack((losses.mean(), values.dot(values))).tolist()
+        if not math.isfinite(mean + norm):
+            quantities = {"a loss of optimize": losses, "the norm of the parameters": values.dot(values)}
+            raise diverged("in optimize", quantities.items(), self.current)
+        return float(mean)
+
     def _changing(self) -> list[Tensor]:
         """All tensors that an update changes before its end."""
         slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.learned_buffers()]
+        return [self.parameters.values.data, *slots, *self.modules_of.buffers(), *self.learned_buffers()]
 
     @property
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
         parts: dict[str, object] = {} if library_class(self) is type(self) else {"agent": type(self)}
+        if self._modules:
+            parts["modules"] = self._modules
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def require_own_names(self) -> None:
@@ -447,7 +576,8 @@ class PolicyAgent:
     @property
     def _saved(self) -> dict[str, nn.Module]:
         """The modules of a checkpoint, by the first part of their tensors' names."""
-        return {"actor": self.actor, "critic": self.critic}
+        modules = {"modules": self.modules_of} if self.modules_of else {}
+        return {"actor": self.actor, "critic": self.critic, **modules}
 
     def extra_state(self) -> dict[str, Any]:
         """What a subclass keeps besides networks, as JSON: it is saved in checkpoints and files of the agent."""
@@ -635,6 +765,35 @@ def generator_of(seed: Seed) -> np.random.Generator:
     return np.random.default_rng(seed if is_given else require_whole("seed", seed, 0, below=2**128))
 
 
+def checked_modules(modules: Any) -> dict[str, nn.Module]:
+    """Modules by name.
+
+    Raises:
+        ConfigurationError: if a value is not a module, has parameters that are not float32, or a name is not allowed.
+    """
+    if not isinstance(modules, Mapping):
+        raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")
+    for name, module in modules.items():
+        if not (isinstance(name, str) and name.isidentifier()) or hasattr(nn.ModuleDict, name):
+            raise ConfigurationError(f"the name of a module must be a word of letters and digits, got {shown(name)}")
+        if not isinstance(module, nn.Module):
+            raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
+        require_float32(f"modules[{name!r}]", module)
+    return dict(modules)
+
+
+class Modules(nn.ModuleDict):
+    """Modules by name."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise ConfigurationError(
+                f"the agent has no module {name!r}, which a custom part asks for: pass modules={{{name!r}: ...}}, or "
+                "return it from make_modules"
+            )
+        return super().__getitem__(name)
+
+
 def library_class(agent: Any) -> Any:
     """The library's class of an agent, of which a subclass is the user's own part."""
     return next(kind for kind in type(agent).__mro__ if kind.__module__.startswith("hybridppo.agents."))
@@ -687,14 +846,47 @@ def diverged(when: str, quantities: Iterable[tuple[str, Tensor]], config: Any) -
     )
 
 
-def fill_gradient(parameters: FlatParameters, loss: Tensor, network: str | None = None) -> None:
-    """Fill the gradient of the parameters, or of one network, with that of a loss; no other gradient is computed."""
-    if network is None:
+class StepsOnALoss:
+    """A backend for a loss of the user's.
+
+    Args:
+        agent: whose parameters learn.
+        loss: a function of the columns of a minibatch.
+        networks: the names of the networks that learn.
+    """
+
+    def __init__(self, agent: Any, loss: Callable[..., Tensor], networks: Sequence[str]) -> None:
+        self._agent, self._loss, self._networks = agent, loss, networks
+        self._learning = learning_mode(*agent._learning_networks)
+
+    def gradient(self, minibatch: Mapping[str, Tensor], setting: None) -> Tensor:
+        """Fill the gradient of the networks; return the loss."""
+        with self._learning():
+            loss = self._loss(**minibatch)
+            if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+                raise ConfigurationError(
+                    f"a loss of optimize must return a scalar computed by the agent's networks, got {shown(loss)}"
+                )
+            self._agent.parameters.gradient.zero_()
+            fill_gradient(self._agent.parameters, loss, *self._networks)
+        return loss.detach()
+
+    def descend(self, setting: None) -> None:
+        """Clip the gradient as the agent does, and step the networks along it."""
+        if (limit := getattr(self._agent.current, "max_grad_norm", None)) is not None:
+            nn.utils.clip_grad_norm_([self._agent.parameters.values], limit)
+        self._agent.optimizer.step(self._networks)
+
+
+def fill_gradient(parameters: FlatParameters, loss: Tensor, *networks: str) -> None:
+    """Fill the gradient of the parameters, or of these networks, with that of a loss; no other gradient is computed."""
+    if not networks:
         parameters.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         return
-    parameters.gradient[parameters.range_of(network)].zero_()
-    learning = [parameter for parameter in parameters.of_network(network) if parameter.requires_grad]
+    for network in networks:
+        parameters.gradient[parameters.range_of(network)].zero_()
+    learning = [each for network in networks for each in parameters.of_network(network) if each.requires_grad]
     if learning:
         loss.backward(inputs=learning)  # type: ignore[no-untyped-call]
 

@@ -33,6 +33,7 @@ from hybridppo.networks.modes import Precision, learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.rollouts.rollout import MemoryLayout
+from hybridppo.run_directory.files import finite
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system import validation as checks
 from hybridppo.system.threads import limit_threads
@@ -185,6 +186,7 @@ class DDPG(PolicyAgent):
         action_space: space of one environment: a `Box` with finite bounds.
         config: the hyperparameters.
         seed: seed of the initial parameters, and of draws from the replay buffer.
+        modules: further networks by name. The agent copies them (`modules_of`); the copies learn from `critic_loss`.
         schedules: functions of the progress of the training, 0 to 1, by the names of learning rates; named schedules
             are in the configuration.
 
@@ -205,9 +207,10 @@ class DDPG(PolicyAgent):
         config: DDPGConfig | None = None,
         *,
         seed: int = 0,
+        modules: Mapping[str, nn.Module] | None = None,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        super().__init__(observation_space, action_space, config, seed, schedules)
+        super().__init__(observation_space, action_space, config, seed, schedules, modules)
         self.exploration = self.make_distribution()
         without_warmup = copy.copy(self.exploration)
         without_warmup.warmup = 0
@@ -218,7 +221,7 @@ class DDPG(PolicyAgent):
         self.critic: nn.Module = self.critics
         self.acts_by_values = self.actor is self.critics
         """Whether one network has the values of actions and acts by them."""
-        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic, **self._learning_modules})
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), apart=True)
         # Beside the moments, so that a placement moves them together.
         values = self.parameters.values.data
@@ -229,6 +232,8 @@ class DDPG(PolicyAgent):
         self.memory: MemoryLayout | None = None
         """None: the actor is not recurrent."""
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
+        self._further: dict[str, tuple[Tensor, int]] = {}
+        """The sum and the number of each metric of `after_update` since the last `take_metrics`."""
         # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(self._noise_seed)
 
@@ -323,17 +328,24 @@ class DDPG(PolicyAgent):
         """
         counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         # A single step is stopped only before it.
-        undone = self._undone_if_broken_off if self.config.steps_per_update > 1 else nullcontext
+        has_hook = type(self).after_update is not PolicyAgent.after_update
+        undone = self._undone_if_broken_off if has_hook or self.config.steps_per_update > 1 else nullcontext
         with self._updating() as loop, undone():
+            part: Any = None
             for part in minibatches:
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
                     sums[:2] += of_critics
                     if of_actor:
                         sums[2:] += of_actor[0]
-        if counts["gradient_steps"] > self._counts["gradient_steps"]:
-            self._counts = counts
+            if part is None:
+                return {}
             self._order.bit_generator.state = self._ahead.bit_generator.state
-            self.version += 1
+            if has_hook:
+                for name, value in self._further_metrics(part, {}).items():
+                    total, count = self._further.get(name, (0.0, 0))
+                    self._further[name] = total + value, count + 1
+        self._counts = counts
+        self.version += 1
         return {}
 
     def _with_passes(self, part: Any, counts: dict[str, int]) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -354,8 +366,11 @@ class DDPG(PolicyAgent):
 
     def _bind_targets(self) -> None:
         """Make the target networks views of their flat tensor, which moves with the optimizer's state."""
-        self.target_actor, self.target_critics = copy.deepcopy((self.actor, self.critics))
-        targets = FlatParameters({"actor": self.target_actor, "critic": self.target_critics}, self.parameters.alignment)
+        self.target_actor, self.target_critics, modules = copy.deepcopy(
+            (self.actor, self.critics, self._learning_modules)
+        )
+        networks = {"actor": self.target_actor, "critic": self.target_critics, **modules}
+        targets = FlatParameters(networks, self.parameters.alignment)
         targets.rebind(self.optimizer.state[self.parameters.values]["target"])
         for target, network in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
             share_buffers(target, network)
@@ -372,7 +387,8 @@ class DDPG(PolicyAgent):
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
         rates = self.optimizer.learning_rates
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
-        self._counts |= {"measured": 0, "measured_actor": 0}
+        further = {name: float(total) / count for name, (total, count) in self._further.items()}
+        self._counts, self._further = {**self._counts, "measured": 0, "measured_actor": 0}, {}
         if self.acts_by_values:
             del means[-1]
         return {
@@ -381,6 +397,7 @@ class DDPG(PolicyAgent):
             "gradient_steps": self._counts["gradient_steps"],
             "learning_rate": rates["actor"],
             **({"critic_learning_rate": rates["critic"]} if "critic_learning_rate" in self._schedules.fields else {}),
+            **further,
         }
 
     def require_finite(self) -> list[float]:
@@ -400,7 +417,9 @@ class DDPG(PolicyAgent):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         tensors, state = super().state()
-        return tensors, state | {"counts": dict(self._counts), "exploration": self.exploration.state()}
+        further = {name: [finite(float(total)), count] for name, (total, count) in self._further.items()}
+        own = {"counts": dict(self._counts), "exploration": self.exploration.state()}
+        return tensors, {**state, **own, **({"further": further} if further else {})}
 
     def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         super().load_state(tensors, state)
@@ -408,6 +427,11 @@ class DDPG(PolicyAgent):
             for name, slot in self.optimizer.state[self.parameters.values].items():
                 slot.copy_(self.parameters.values.data if name == "target" else torch.zeros_like(slot))
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
+        device = self.parameters.values.device
+        self._further = {
+            name: (torch.tensor(math.nan if total is None else total, device=device), int(count))
+            for name, (total, count) in state.get("further", {}).items()
+        }
         self.exploration.load_state(state["exploration"])
 
 
@@ -429,7 +453,11 @@ class Backend:
     def __init__(self, agent: Any) -> None:
         self._agent, self._parameters, self._optimizer = agent, agent.parameters, agent.optimizer
         self._target = agent.optimizer.state[agent.parameters.values]["target"]
-        self._learning = {CRITIC: learning_mode(agent.critics), ACTOR: learning_mode(agent.actor)}
+        modules = agent._learning_modules
+        self._learning = {CRITIC: learning_mode(agent.critics, *modules.values()), ACTOR: learning_mode(agent.actor)}
+        first = ACTOR if agent.acts_by_values else CRITIC
+        self._together = {CRITIC: (CRITIC,), ACTOR: (ACTOR,)} | {first: (first, *modules)}
+        """The networks that learn from the loss of each pass: modules learn from that of the critics."""
 
     def gradient(self, minibatch: Transitions, network: str) -> Any:
         """Fill the gradient of one network with that of its loss; no other gradient is computed.
@@ -444,12 +472,13 @@ class Backend:
             else:
                 loss = self._agent.actor_loss(minibatch)
                 measured = loss.detach().reshape(1)
-            fill_gradient(self._parameters, loss, network)
+            fill_gradient(self._parameters, loss, *self._together[network])
         return measured
 
     def descend(self, network: str) -> None:
         """Step one network along its gradient; the target networks follow the actor's steps."""
-        self._optimizer.step_part(network)
+        for each in self._together[network]:
+            self._optimizer.step_part(each)
         if network == ACTOR:
             self._target.lerp_(self._parameters.values.data, self._agent.config.tau)
 

@@ -36,8 +36,8 @@ OF_PPO = ("loss", "networks", "advantages", "action_distribution", "modules")
 """PPO's arguments for custom parts, besides schedules."""
 AGENTS: dict[str, AgentKind] = {
     "ppo": AgentKind(PPO, PPOConfig, parts=(*OF_PPO, "schedules")),
-    "ddpg": AgentKind(DDPG, DDPGConfig, parts=("schedules",)),
-    "td3": AgentKind(TD3, TD3Config, parts=("schedules",)),
+    "ddpg": AgentKind(DDPG, DDPGConfig, parts=("modules", "schedules")),
+    "td3": AgentKind(TD3, TD3Config, parts=("modules", "schedules")),
 }
 """The agents by their names in `config.json` and on the command line."""
 

@@ -30,20 +30,24 @@ class Coefficient(nn.Module):
 class KLPenalty(hybridppo.PPO):
     """PPO with another loss and a coefficient that follows the divergence."""
 
+    def make_modules(self) -> Any:
+        """The coefficient, which begins at 1."""
+        return {"beta": Coefficient(1.0)}
+
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss without clipping, and the penalty."""
         loss, beta = super().loss(inputs, math.inf), self.modules_of["beta"].value
         kl = self.distribution.kl(inputs.old_outputs, inputs.outputs).mean()
-        return replace(loss, total=loss.total + beta * kl, extra={"kl": kl, "beta": beta})
+        return replace(loss, total=loss.total + beta * kl, extra={"kl": kl})
 
-    def update(self, rollout: Any) -> Any:
-        """An update, and the coefficient of the next one."""
-        metrics, target, beta = super().update(rollout), self.settings["kl_target"], self.modules_of["beta"].value
+    def after_update(self, rollout: Any, metrics: Any) -> Any:
+        """The coefficient of the next update."""
+        beta, target = self.modules_of["beta"].value, self.settings["kl_target"]
         beta *= 2.0 if metrics["kl"] > 1.5 * target else 0.5 if metrics["kl"] < target / 1.5 else 1.0
-        return metrics
+        return {"beta": beta}
 
 
 if __name__ == "__main__":
-    parts = {"agent": KLPenalty, "modules": {"beta": Coefficient(1.0)}}
-    result = hybridppo.train("CartPole-v1", total_steps=20_000, settings={"kl_target": 0.01}, **parts)
+    settings = {"kl_target": 0.01}
+    result = hybridppo.train("CartPole-v1", total_steps=20_000, agent=KLPenalty, settings=settings)
     print(result.metrics["kl"], result.metrics["beta"])

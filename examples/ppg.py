@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo.agents.agent import fill_gradient
 
 
 class PPG(hybridppo.PPO):
     """PPO with an auxiliary phase."""
 
-    def make_networks(self, seed: int) -> Any:
-        """PPO's networks, and a memory of observations and returns, whose size depends on the configuration."""
+    def make_modules(self) -> Any:
+        """The head, and a memory of observations and returns."""
+        if self.config.recurrent is not None:
+            raise hybridppo.ConfigurationError("the auxiliary phase has no sequences: leave recurrent out")
         size, memory = (self.settings["updates_between"], self.config.batch_size), nn.Module()
         memory.register_buffer("observations", torch.zeros(*size, *self.observation_space.shape))
         memory.register_buffer("returns", torch.zeros(size))
-        self.modules_of["memory"] = memory
-        return super().make_networks(seed)
+        return {"head": nn.Linear(self.config.hidden_sizes[-1], 1), "memory": memory}
 
     def prepared(self, rollout: Any) -> Any:
         """PPO's, which the memory keeps."""
@@ -36,20 +36,16 @@ class PPG(hybridppo.PPO):
         memory.observations[number], memory.returns[number] = kept.observations, kept.returns
         return steps
 
-    def update(self, rollout: Any) -> Any:
-        """PPO's update, and an auxiliary phase if the memory is full."""
-        metrics, memory = super().update(rollout), self.modules_of["memory"]
-        if self.version % len(memory.returns) == 0:
-            self.auxiliary_phase(memory.observations.flatten(0, 1), memory.returns.flatten())
-        return metrics
-
-    def auxiliary_phase(self, observations: Tensor, returns: Tensor) -> None:
-        """Six epochs."""
-        old, generator = self.actor_network(observations).detach(), torch.Generator().manual_seed(self.version)
-        for _ in range(6):
-            for rows in torch.randperm(len(returns), generator=generator).split(self.config.samples_per_minibatch):
-                fill_gradient(self.parameters, self.auxiliary_loss(observations[rows], returns[rows], old[rows]))
-                self.optimizer.step()
+    def after_update(self, rollout: Any, metrics: Any) -> Any:
+        """An auxiliary phase if the memory is full: six epochs."""
+        memory = self.modules_of["memory"]
+        if (self.version + 1) % len(memory.returns) != 0:
+            return None
+        observations = memory.observations.flatten(0, 1)
+        old = self.actor_network(observations).detach()
+        columns = {"observations": observations, "returns": memory.returns.flatten(), "old": old}
+        size = self.config.samples_per_minibatch
+        return {"auxiliary_loss": self.optimize(self.auxiliary_loss, columns, num_epochs=6, minibatch_size=size)}
 
     def auxiliary_loss(self, observations: Tensor, returns: Tensor, old: Tensor) -> Tensor:
         """The errors of both predictions, and the divergence of the policy from what it was."""
@@ -60,6 +56,6 @@ class PPG(hybridppo.PPO):
 
 
 if __name__ == "__main__":
-    parts = {"agent": PPG, "modules": {"head": nn.Linear(64, 1)}, "settings": {"updates_between": 4}}
-    result = hybridppo.train("CartPole-v1", total_steps=50_000, config=hybridppo.PPOConfig(num_epochs=1), **parts)
+    config, settings = hybridppo.PPOConfig(num_epochs=1), {"updates_between": 4}
+    result = hybridppo.train("CartPole-v1", total_steps=50_000, agent=PPG, config=config, settings=settings)
     print(result.metrics["episode_return_mean"])

@@ -31,6 +31,10 @@ class PPOLagrangian(hybridppo.PPO):
 
     keeps_final_observations = True
 
+    def make_modules(self) -> Any:
+        """The critic of costs."""
+        return {"costs": CostCritic()}
+
     def prepared(self, rollout: Any) -> Any:
         """The multiplier's step, the returns of costs, and the advantages of both."""
         steps, critic = super().prepared(rollout), self.modules_of["costs"]
@@ -52,6 +56,5 @@ class PPOLagrangian(hybridppo.PPO):
 
 if __name__ == "__main__":
     settings = {"cost_limit": 0.1, "multiplier_rate": 0.1}
-    parts = {"agent": PPOLagrangian, "modules": {"costs": CostCritic()}}
-    result = hybridppo.train("CartPole-v1", total_steps=100_000, settings=settings, **parts)
+    result = hybridppo.train("CartPole-v1", total_steps=100_000, agent=PPOLagrangian, settings=settings)
     print(result.metrics["cost"], result.metrics["multiplier"])

@@ -26,6 +26,16 @@ class RND(hybridppo.PPO):
 
     keeps_final_observations = True
 
+    def make_modules(self) -> Any:
+        """The two networks of novelty, a critic of it, and the moments of its sums."""
+        modules = {"target": self.mlp(16), "predictor": self.mlp(16), "novelty_critic": self.mlp(1)}
+        return {**modules, "moments": RunningMoments()}
+
+    def mlp(self, outputs: int) -> nn.Module:
+        """A network for an observation of numbers."""
+        (inputs,) = self.observation_space.shape or ()
+        return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, outputs))
+
     def novelty(self, observations: Tensor) -> Tensor:
         """The predictor's squared error, `[...]` for observations `[..., row]`."""
         target = self.modules_of["target"](observations).detach()
@@ -51,14 +61,7 @@ class RND(hybridppo.PPO):
         return replace(loss, total=loss.total + novelty + error, extra={"novelty": novelty})
 
 
-def mlp(outputs: int) -> nn.Module:
-    """A network for the four numbers of CartPole."""
-    return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, outputs))
-
-
 if __name__ == "__main__":
-    modules = {"target": mlp(16), "predictor": mlp(16), "novelty_critic": mlp(1), "moments": RunningMoments()}
     config, settings = hybridppo.PPOConfig(gamma=0.999, normalize_observations=True), {"novelty_gamma": 0.99}
-    parts = {"agent": RND, "modules": modules, "settings": settings}
-    result = hybridppo.train("CartPole-v1", total_steps=20_000, config=config, **parts)
+    result = hybridppo.train("CartPole-v1", total_steps=20_000, agent=RND, config=config, settings=settings)
     print(result.metrics["novelty"])

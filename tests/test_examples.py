@@ -37,7 +37,6 @@ import hybridppo
 from hybridppo import PPO, ConfigurationError, DDPGConfig, HybridPPOError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.networks.actors import RunningMoments
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.rollouts.rollout import Rollout
 from scripts.lines import lines_of_code
@@ -107,7 +106,7 @@ def as_written(name: str, **options: Any) -> Any:
 def test_every_change_is_found() -> None:
     assert set(BLOCKS) == {
         *EXAMPLES, "An auxiliary prediction", "Behaviour cloning beside PPO", "Another advantage estimate",
-        "Behaviour cloning beside TD3", "Rewards and columns of your own",
+        "Behaviour cloning beside TD3", "Rewards and columns of your own", "The methods of a subclass",
     }  # fmt: skip
     files = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments
@@ -149,7 +148,7 @@ def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_pa
             hybridppo.load(run)
 
 
-def made(kind: Any, modules: dict[str, nn.Module], **settings: float) -> Any:
+def made(kind: Any, modules: Any = None, **settings: float) -> Any:
     """An agent whose parameters are 0."""
     config = PPOConfig(gamma=0.5, gae_lambda=1.0, entropy_coef=0.0, settings=settings)
     agent = kind(Box(-9.0, 9.0, (4,)), Discrete(2), config, modules=modules)
@@ -187,22 +186,20 @@ def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], i
     return agent.prepared(replace(agent.normalization.seen(rollout), rewards=of_steps))
 
 
-def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = made(kl_penalty.KLPenalty, {"beta": kl_penalty.Coefficient(4.0)}, kl_target=0.01)
+def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it() -> None:
+    agent = made(kl_penalty.KLPenalty, kl_target=0.01)
+    agent.modules_of["beta"].value.fill_(4.0)
     old, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
     ratio, advantage = torch.tensor([math.log(1.5)]), torch.tensor([2.0])
     loss = loss_of(agent, {}, old_outputs=old, outputs=new, log_ratio=ratio, advantages=advantage)
     # The ratio of 1.5 is not clipped; KL = 1/2 ln(1/2 / 1/4) + 1/2 ln(1/2 / 3/4) = 1/2 ln(4/3)
     assert loss.total.item() == pytest.approx(-3.0 + 4.0 * 0.5 * math.log(4 / 3))
-    monkeypatch.setattr(PPO, "update", lambda self, kl: {"kl": kl})
-    betas = [agent.update(kl) and float(agent.modules_of["beta"].value) for kl in (0.016, 0.014, 0.007, 0.006)]
+    betas = [float(agent.after_update(None, {"kl": kl})["beta"]) for kl in (0.016, 0.014, 0.007, 0.006)]
     assert betas == [8.0, 8.0, 8.0, 4.0]
 
 
 def test_costs_have_returns_and_a_multiplier() -> None:
-    agent = made(
-        ppo_lagrangian.PPOLagrangian, {"costs": ppo_lagrangian.CostCritic()}, cost_limit=1 / 6, multiplier_rate=2
-    )
+    agent = made(ppo_lagrangian.PPOLagrangian, cost_limit=1 / 6, multiplier_rate=2)
     critic = agent.modules_of["costs"]
     critic[0].weight.data[0, 0], critic[-1].weight.data[0, 0] = 9.0, 0.5  # values: 0 for 0, 0.5 for 1 or 2
     steps = prepared(agent, [0.0, 1.0, 0.0, 0.0], 2.0, [0.0, 0.0, 4.0], True)
@@ -218,10 +215,11 @@ def test_costs_have_returns_and_a_multiplier() -> None:
 
 
 def test_novelty_has_its_own_discount_and_goes_on_after_an_episode() -> None:
-    modules = {name: nn.Linear(4, 1) for name in ("target", "predictor", "novelty_critic")}
-    agent = made(rnd.RND, {**modules, "moments": RunningMoments()}, novelty_gamma=0.25)
-    agent.modules_of["predictor"].weight.data[0, 0] = 1.0  # novelty is the square of an observation's first number
-    agent.modules_of["novelty_critic"].bias.data.fill_(1.0)
+    agent = made(rnd.RND, novelty_gamma=0.25)
+    first, _, last = agent.modules_of["predictor"]
+    # Novelty, the mean over 16 outputs, is the square of an observation's first number.
+    first.weight.data[0, 0], last.weight.data[0, 0] = 1.0, 4.0
+    agent.modules_of["novelty_critic"][-1].bias.data.fill_(1.0)
     steps = prepared(agent, [0.0, 2.0, 0.0], 4.0, [0.0, 3.0], False)
     # Novelty is [4, 16] and its discounted sums [8, 16], of which the deviation is 4: divided by it, [1, 4].
     assert steps.novelty_returns.flatten().tolist() == pytest.approx([1 + 0.25 * 4.25, 4 + 0.25 * 1])
@@ -298,7 +296,7 @@ def test_demonstrations_are_what_the_teacher_did_and_raise_its_probability() -> 
     observations, actions = cloning.demonstrations(teacher, env, 30, seed=0)
     assert actions.tolist() == (observations[:, 2] > 0.0).long().tolist()
     assert (observations[0] == torch.as_tensor(env.reset(seed=0)[0])).all()
-    agent: Any = made(PPO, {})
+    agent: Any = made(PPO)
     before = agent.distribution.log_prob(agent.actor(observations), actions).mean().item()
     assert before == pytest.approx(math.log(0.5))
     assert cloning.imitate(agent, observations, actions, 1) == pytest.approx(before)
@@ -318,21 +316,25 @@ def test_random_actions_become_rare() -> None:
 
 
 def test_the_auxiliary_phase_learns_values_twice_and_keeps_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = made(ppg.PPG, {"head": nn.Linear(64, 1)}, updates_between=2)
+    agent = made(ppg.PPG, updates_between=2)
     agent.modules_of["head"].bias.data.fill_(3.0)
     loss = agent.auxiliary_loss(torch.zeros(1, 4), torch.tensor([5.0]), torch.tensor([[0.25, 0.75]]).log())
     # Predictions are 3 and 0. KL = 1/4 ln(1/4 / 1/2) + 3/4 ln(3/4 / 1/2)
     kl = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
     assert loss.item() == pytest.approx(0.5 * 2.0**2 + 0.5 * 5.0**2 + kl)
-    phases: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(agent, "auxiliary_phase", lambda *given: phases.append(given))
-    monkeypatch.setattr(PPO, "update", lambda self, rollout: vars(self).update(version=self.version + 1))
+    phases: list[Any] = []
+    monkeypatch.setattr(agent, "optimize", lambda loss, columns, **options: phases.append((columns, options)) or 0.0)
     prepared(agent, [1.0, 2.0, 0.0], 0.0, [0.0, 4.0], False)
-    agent.update(None)
-    assert phases == []
+    assert agent.after_update(None, {}) is None
+    agent.version += 1
     prepared(agent, [3.0, 3.0, 0.0], 0.0, [8.0, 8.0], False)
-    agent.update(None)
-    ((observations, returns),) = phases
+    assert agent.after_update(None, {}) == {"auxiliary_loss": 0.0}
+    ((columns, options),) = phases
+    assert options == {"num_epochs": 6, "minibatch_size": agent.config.samples_per_minibatch}
+    observations, returns = columns["observations"], columns["returns"]
+    assert torch.equal(columns["old"], agent.actor_network(observations))
+    with pytest.raises(ConfigurationError, match="the auxiliary phase has no sequences"):
+        ppg.PPG(agent.observation_space, agent.action_space, PPOConfig(recurrent="lstm"))
     # The two steps of each rollout repeat until the memory is full.
     half = agent.config.batch_size
     assert observations[[0, 1, half - 2, half - 1, half, half + 1], 0].tolist() == [1.0, 2.0, 1.0, 2.0, 3.0, 3.0]

@@ -467,10 +467,6 @@ class Normalization(nn.Module):
         variances = [part.moments.variance.reshape(-1) for part in self.parts.values()]
         return torch.cat(variances).amax(0, keepdim=True) if variances else like.new_zeros(1)
 
-    def changing(self) -> list[Tensor]:
-        """The tensors that change before the end of an update."""
-        return [] if self.rewards is None else list(self.rewards.buffers())
-
 
 class RewardNormalizer(nn.Module):
     """Divides rewards by the deviation of the discounted return so far, and clips them to 10.

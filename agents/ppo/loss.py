@@ -14,7 +14,7 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,13 +120,28 @@ def scalars(extra: Mapping[str, Tensor | float], names: tuple[str, ...], device:
             f"extra of a loss must have the same names in every minibatch, had {', '.join(names) or 'none'} and then "
             f"{', '.join(extra) or 'none'}"
         )
-    if taken := [name for name in extra if name in TAKEN]:
-        raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
-    numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
-    for name, number in zip(extra, numbers, strict=True):
+    return metrics_of_ones_own("extra[{!r}] of a loss", extra, TAKEN, device)
+
+
+def metrics_of_ones_own(what: str, values: Mapping[str, Any], taken: Collection[str], device: torch.device) -> Tensor:
+    """Metrics that a user's function returned, `[E]`.
+
+    Args:
+        what: the words for one of them in an error, with a place for its name.
+        values: numbers or tensors of one number, by name.
+        taken: the names of other metrics.
+        device: where the result is.
+
+    Raises:
+        ConfigurationError: if a value is no scalar, or another metric has the name.
+    """
+    numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in values.values()]
+    for name, number in zip(values, numbers, strict=True):
+        if name in taken:
+            raise ConfigurationError(f"{what.format(name)} has the name of another metric: give it another")
         if number.numel() != 1:
             shape = list(number.shape)
-            raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
+            raise ConfigurationError(f"{what.format(name)} must be a scalar, got {shape}: take its mean")
     return torch.cat([number.reshape(1) for number in numbers])
 
 

@@ -39,8 +39,6 @@ def corrected(
         share: the share of the clip range; None without a pool.
         correction: how lag is corrected without a pool.
     """
-    if share is None and correction == "none":
-        return rollout, {}
     steps = Batch(observations=rollout.observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs)
     now = backend.log_probs(steps.map(lambda column: column.flatten(0, 1))).view_as(rollout.log_probs)
     ratios = (now - rollout.log_probs).exp()

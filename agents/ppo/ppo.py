@@ -12,7 +12,6 @@ The update reads from top to bottom in four files: this one, `batch.py`, `by_aut
 that of every agent, `agents/agent.py`.
 """
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.networks.actors import NormalizedNetwork
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.modes import has_gradient_hooks, require
-from hybridppo.networks.parameters import FlatAdam, FlatParameters, require_float32
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
@@ -105,17 +104,15 @@ class PPO(PolicyAgent):
             raise ConfigurationError(
                 "a loss has no state of its own (state_dict): keep it in buffers of a module, train(..., modules=...)"
             )
-        super().__init__(observation_space, action_space, config, seed, schedules)
+        super().__init__(observation_space, action_space, config, seed, schedules, modules)
         config = self.config
         require_not_recorded(config, self._schedules.functions)
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         parts: dict[str, Any] = {"loss": loss, "networks": networks, "advantages": advantages}
-        parts |= {"action_distribution": action_distribution, "modules": modules or None}
+        parts["action_distribution"] = action_distribution
         self._parts = {name: part for name, part in parts.items() if part not in (None, ppo_loss, gae)}
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
-        self.modules_of = copied_modules(modules or {})
-        """Copies of `modules`, by name."""
         self.distribution: Distribution = self.make_distribution()
         require_rows(config, self._encode)
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
@@ -126,11 +123,7 @@ class PPO(PolicyAgent):
         self._pool = Pool(config.pool_size)
         self.memory = config.memory
         self.critic_memory = None if self.memory is None else CriticMemory(self.memory)
-        networks_of = {"actor": self.actor, "critic": self.critic}
-        self._has_modules = any(True for _ in self.modules_of.parameters())
-        if self._has_modules:
-            networks_of["modules"] = self.modules_of
-        self.parameters = FlatParameters(networks_of)
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic, **self._learning_modules})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
 
@@ -234,8 +227,8 @@ class PPO(PolicyAgent):
             self.normalization.rewards.returns.zero_()
 
     def _learning_rates(self) -> dict[str, float]:
-        rates, rate = super()._learning_rates(), self.current.learning_rate
-        return rates | {"actor": rate * self._pool.rate} | ({"modules": rate} if self._has_modules else {})
+        rates = super()._learning_rates()
+        return rates | {"actor": rates["actor"] * self._pool.rate}
 
     def _set_adaptive_rate(self, rate: float) -> None:
         assert self._schedules.adaptive is not None
@@ -267,11 +260,13 @@ class PPO(PolicyAgent):
                         self._order.bit_generator.state = order_before
                         batch.orders(self._order, len(statistics))
                         break
-            self.normalization.learned(rollout.parts, loop.exchange.moments)
-            if self.critic_memory is not None:
-                self.critic_memory.learned()
+                self.normalization.learned(rollout.parts, loop.exchange.moments)
+                if self.critic_memory is not None:
+                    self.critic_memory.learned()
+                metrics, of_pool = self._metrics(rollout, batch, statistics, loop)
+                metrics |= {name: float(value) for name, value in self._further_metrics(rollout, metrics).items()}
             self.version += 1
-            return self._metrics(rollout, batch, statistics, loop)
+            return metrics | (self._pool.learned(rollout, of_pool, self.current.clip_range) if of_pool else {})
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterable[Any]:
         """The batch of each epoch, freshly shuffled; a rollout without steps has no epochs."""
@@ -281,8 +276,10 @@ class PPO(PolicyAgent):
         found: Iterable[Any] = batch.epochs(orders, sizes, self.config.normalize_advantage)
         return found
 
-    def _metrics(self, rollout: Rollout, batch: Any, epochs: list[Tensor], loop: OptimizationLoop) -> Metrics:
-        """The metrics of an update, whose numbers must be finite."""
+    def _metrics(
+        self, rollout: Rollout, batch: Any, epochs: list[Tensor], loop: OptimizationLoop
+    ) -> tuple[Metrics, list[float]]:
+        """The metrics of an update, whose numbers must be finite; and what `Pool.learned` takes."""
         if not epochs:
             width = len(STATISTICS) + len(loop.backend.extra_names or ())
             epochs = [torch.full((1, width), torch.nan, device=self.parameters.values.device)]
@@ -299,8 +296,8 @@ class PPO(PolicyAgent):
         statistics, extras = [*measured[:MEASURED], of_step], measured[MEASURED:]
         if not all(map(math.isfinite, (*(statistics if len(batch) else ()), norm, variance))):
             quantities = self._quantities(rollout.whole(), batch.steps(), epochs)
-            raise diverged(f"in iteration {self.version}", quantities, self.current)
-        return {
+            raise diverged(f"in iteration {self.version + 1}", quantities, self.current)
+        metrics: Metrics = {
             **dict(zip(STATISTICS, statistics, strict=True)),
             "explained_variance": explained,
             "learning_rate": self.optimizer.learning_rates["actor"],
@@ -308,8 +305,8 @@ class PPO(PolicyAgent):
             **dict(zip(loop.backend.extra_names or (), extras, strict=False)),
             **(self._schedules.metrics(self.current) if self._schedules.fields else {}),
             **loop.metrics(),
-            **(self._pool.learned(rollout, of_pool, self.current.clip_range) if of_pool else {}),
         }
+        return metrics, of_pool
 
     def _quantities(self, rollout: Rollout, rows: Batch, epochs: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The quantities of an update by name, in the order of computation."""
@@ -366,11 +363,13 @@ class PPO(PolicyAgent):
 
     def _steps_of(self, rollout: Rollout, backend: Backend, share: float | None) -> Batch:
         """The rows, or sequences, of a rollout that `_seen` returned; `share` as of `corrected`."""
-        part, columns = corrected(rollout, backend, share, self._correction_of(rollout))
+        columns: dict[str, Tensor] = {}
+        if share is not None or self._correction_of(rollout) != "none":
+            rollout, columns = corrected(rollout, backend, share, self._correction_of(rollout))
         if self.has_own_loss and self.normalization.observations is not None:
             columns["raw_observations"] = self.normalization.of_observations(rollout.raw, raw=True)[0][:-1]
-        steps = self.prepared(part).with_columns(**columns)
-        return steps.map(part.steps) if self.critic_memory is None else self.critic_memory.sequences(steps, part)
+        steps, memory = self.prepared(rollout).with_columns(**columns), self.critic_memory
+        return steps.map(rollout.steps) if memory is None else memory.sequences(steps, rollout)
 
     def prepared(self, rollout: Rollout) -> Batch:
         """The steps of a rollout with what an update learns from: columns `[T, N, ...]` by name.
@@ -526,7 +525,8 @@ class PPO(PolicyAgent):
             raise
 
     def _changing(self) -> list[Tensor]:
-        return [*super()._changing(), *self.normalization.changing(), *self.modules_of.buffers()]
+        memory = [] if self.critic_memory is None else [self.critic_memory.critic_state]
+        return [*super()._changing(), *self.normalization.buffers(), *memory]
 
     @property
     def _learning_networks(self) -> list[nn.Module]:
@@ -547,7 +547,6 @@ class PPO(PolicyAgent):
     @property
     def _saved(self) -> dict[str, nn.Module]:
         further = {
-            "modules": self.modules_of if "modules" in self._parts else None,
             "memory": self.critic_memory,
             "rewards": self.normalization.rewards,
             "pool": self._pool if self.config.pool_size > 1 else None,
@@ -637,34 +636,6 @@ def _require_like(what: str, rewards: Tensor, found: Sequence[Any]) -> None:
             f"{what} must return a tensor {list(rewards.shape)}, one for each reward{or_pair}: got "
             f"{', '.join(map(shown, found))}"
         )
-
-
-def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
-    """Copies of modules, by name.
-
-    Raises:
-        ConfigurationError: if a value is not a module, has parameters that are not float32, or a name is not allowed.
-    """
-    if not isinstance(modules, Mapping):
-        raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")
-    for name, module in modules.items():
-        if not (isinstance(name, str) and name.isidentifier()) or hasattr(nn.ModuleDict, name):
-            raise ConfigurationError(f"the name of a module must be a word of letters and digits, got {shown(name)}")
-        if not isinstance(module, nn.Module):
-            raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
-        require_float32(f"modules[{name!r}]", module)
-    return Modules({name: copy.deepcopy(module) for name, module in modules.items()})
-
-
-class Modules(nn.ModuleDict):
-    """Modules by name."""
-
-    def __getitem__(self, name: str) -> nn.Module:
-        if name not in self:
-            raise ConfigurationError(
-                f"the agent has no module {name!r}, which a custom part asks for: pass modules={{{name!r}: ...}}"
-            )
-        return super().__getitem__(name)
 
 
 def read_together(*tensors: Tensor) -> list[list[float]]:

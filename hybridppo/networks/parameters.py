@@ -228,7 +228,7 @@ class FlatAdam:
         eps: float = 1e-8,
         apart: bool = False,
     ) -> None:
-        self._parameters, self.betas, self.eps = parameters, betas, eps
+        self._parameters, self.betas, self.eps, self._apart = parameters, betas, eps, apart
         values, steps = parameters.values, [f"step_{name}" for name in learning_rates] if apart else ["step"]
         self.state: dict[Tensor, dict[str, Tensor]] = {
             values: {
@@ -269,16 +269,22 @@ class FlatAdam:
         for part in parts:
             slots["exp_avg"][part] = slots["exp_avg_sq"][part] = 0.0
 
-    def step(self) -> None:
-        """Step along the gradient."""
+    def step(self, networks: Iterable[str] | None = None) -> None:
+        """Step along the gradient; only these networks, if they are given."""
+        if self._apart:
+            for name in self.learning_rates if networks is None else networks:
+                self.step_part(name)
+            return
         step = self.state[self._parameters.values]["step"]
         step.add_(1.0)
         rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates
-        if self._is_one_rate and not self._rates_on_device:  # one kernel for all networks, unless rates may part later
+        if (
+            networks is None and self._is_one_rate and not self._rates_on_device
+        ):  # one kernel for all networks, unless rates may part later
             self._step(None, step, next(iter(rates.values())))
             return
-        for name, learning_rate in rates.items():
-            self._step(self._parameters.range_of(name), step, learning_rate)
+        for name in rates if networks is None else networks:
+            self._step(self._parameters.range_of(name), step, rates[name])
 
     def step_part(self, name: str) -> None:
         """Step one network, if they are `apart`; the parameters and moments of the others stay as they are."""

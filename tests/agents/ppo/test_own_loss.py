@@ -1,5 +1,6 @@
 """A user's loss that sees everything, with modules, a state, further metrics and another advantage estimate."""
 
+import copy
 import json
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,9 @@ from loops import recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from run_files import lines_of
+from same_bits import assert_same, state_of
 from selection import only_by_default
-from stop_after import assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
+from stop_after import StopAfter, assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
 from torch import nn
 from toy_agents import Matching
 from toy_environments import ScriptedEnv, scripted_vector
@@ -34,6 +36,7 @@ from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.system.signals import Stopped
 from hybridppo.tools.plot import find_runs, groups_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
@@ -401,6 +404,37 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"agent": overriding(values=lambda self, rollout: PPO.values(self, rollout, critic=lambda rows: rows))},
         r"a critic must return one value for each of 34 observations, \[34\] or \[34, 1\], got Tensor",
     ),
+    "metrics that are a number": (
+        {"agent": overriding(after_update=lambda self, rollout, metrics: 1.0)},
+        r"Own.after_update must return metrics by name, or None, got 1.0",
+    ),
+    "a metric of another": (
+        {"agent": overriding(after_update=lambda self, rollout, metrics: {"entropy": 1.0})},
+        r"'entropy' of Own.after_update has the name of another metric",
+    ),
+    "a rate of no module": (
+        {"agent": overriding(learning_rates={"mine": 1.0})},
+        r"learning_rates\['mine'\] is for a module that the agent does not train: it trains none",
+    ),
+    "steps on no column": (
+        {"agent": overriding(after_update=lambda self, *_: self.optimize(None, {}))},
+        "columns of optimize must have",
+    ),
+    "steps of no network": (
+        {"agent": overriding(after_update=lambda self, *_: self.optimize(None, {"a": torch.ones(1)}, networks=["b"]))},
+        "networks of optimize must be of actor, critic, got 'b'",
+    ),
+    "steps without a gradient": (
+        {"agent": overriding(after_update=lambda self, *_: self.optimize(lambda a: a.sum(), {"a": torch.ones(1)}))},
+        "a loss of optimize must return a scalar computed by the agent's networks, got tensor",
+    ),
+    "steps of several learners": (
+        {
+            "agent": overriding(after_update=lambda self, *_: self.optimize(None, {"a": torch.ones(1)})),
+            "distributed": MultiLearner(learners=1, shards=2),
+        },
+        r"Own.optimize takes steps that several learners cannot share",
+    ),
     "for td3": ({"config": TD3Config(), "advantages": one_step}, "advantages=... is for other agents than td3"),
     "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "does not work with several"),
 }
@@ -526,6 +560,129 @@ def test_rewards_of_ones_own_are_normalised_like_those_of_an_environment() -> No
     assert torch.equal(2.0 * agents[1].normalization.rewards.returns, agents[0].normalization.rewards.returns)
     with pytest.raises(ConfigurationError, match=r"Tenth.rewards does not work with normalize_rewards=True if max_lag"):
         train(agent=Tenth, config=config, placement=Mirrored("cpu", "cpu", max_lag=2))
+
+
+class WithModels(PPO):
+    """Has two modules, of which one learns at a rate of its own, and an adaptive number."""
+
+    @property
+    def learning_rates(self) -> dict[str, float]:  # type: ignore[override]
+        return {"slow": self.settings["slow_rate"]}
+
+    def make_modules(self) -> dict[str, nn.Module]:
+        width = self.observation_space.shape[0]
+        return {name: nn.Linear(width, self.config.hidden_sizes[0]) for name in ("slow", "fast")} | {
+            "count": Coefficient()
+        }
+
+    def after_update(self, rollout: Any, metrics: Any) -> dict[str, Any]:
+        self.modules_of["count"].value += 1.0
+        rows = rollout.steps(rollout.observations[:-1])
+        loss = self.optimize(self.error, {"rows": rows}, num_epochs=2, minibatch_size=16)
+        return {"count": self.modules_of["count"].value, "error": loss, "kl_seen": metrics["approx_kl"]}
+
+    def error(self, rows: torch.Tensor) -> torch.Tensor:
+        return sum((self.modules_of[name](rows) - 1.0).square().mean() for name in ("slow", "fast"))  # type: ignore[return-value]
+
+
+class TD3WithModels(TD3):
+    """The same for TD3: its modules learn from the loss of the critics."""
+
+    make_modules = WithModels.make_modules
+
+    def critic_loss(self, minibatch: Any) -> Any:
+        loss, values = super().critic_loss(minibatch)
+        return loss + WithModels.error(self, minibatch.observations), values
+
+    def after_update(self, rollout: Any, metrics: Any) -> dict[str, Any]:
+        assert metrics == {}
+        self.modules_of["count"].value += 1.0
+        before = self.actor.state_dict()
+        columns = {"rows": rollout.observations.flatten(0, 1)}
+        loss = self.optimize(lambda rows: WithModels.error(self, rows), columns, networks=["fast"])
+        assert all(torch.equal(before[name], tensor) for name, tensor in self.actor.state_dict().items())
+        return {"count": self.modules_of["count"].value, "error": loss}
+
+
+HOOKED: dict[str, dict[str, Any]] = {
+    "ppo": {"agent": WithModels, "settings": {"slow_rate": 1e-9}},
+    "td3": {
+        "agent": TD3WithModels,
+        "config": TD3Config(
+            learning_starts=8, batch_size=8, steps_per_iteration=32, hidden_sizes=(8,), learning_rate=1e-2
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_modules_that_a_subclass_makes_learn_and_go_on_exactly(name: str, tmp_path: Path) -> None:
+    arguments = HOOKED[name]
+    torch.manual_seed(1)
+    whole = train(**arguments)
+    torch.manual_seed(2)  # initial values follow from the seed of the run
+    train(**arguments, run_dir=tmp_path / "run", callbacks=[StopAfter(2)])
+    resumed = hybridppo.resume(tmp_path / "run", agent=arguments["agent"], progress=False)
+    assert same(whole, resumed)
+    assert whole.metrics["count"] == resumed.metrics["count"] > 2.0
+    assert lines_of(tmp_path / "run")[-1]["error"] == whole.metrics["error"] < lines_of(tmp_path / "run")[0]["error"]
+    loaded = hybridppo.load(tmp_path / "run", agent=arguments["agent"])
+    assert torch.equal(loaded.modules_of["fast"].weight, whole.agent.modules_of["fast"].weight)
+
+
+def test_a_module_may_learn_at_a_rate_of_its_own() -> None:
+    agent = WithModels(box(), box(), replace(CONFIG, settings={"slow_rate": 1e-5}))
+    before = copy.deepcopy(agent.modules_of)
+    agent.optimize(agent.error, {"rows": torch.ones(4, 3)}, num_epochs=3)
+    for name, rate in {"slow": 1e-5, "fast": CONFIG.learning_rate}.items():
+        moved = (agent.modules_of[name].bias - before[name].bias).detach().abs()
+        assert 0.0 < float(moved.max()) <= 3.01 * rate  # of Adam
+    assert agent.optimizer.learning_rates["actor"] == CONFIG.learning_rate
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_an_error_after_an_update_undoes_it(name: str) -> None:
+    kept: list[Any] = []
+    keeping = overriding(HOOKED[name]["agent"], after_update=lambda self, rollout, metrics: kept.append(rollout))
+    agent = train(**{**HOOKED[name], "agent": keeping}).agent
+    given: Any = kept[-1] if name == "ppo" else [kept[-1]]
+    before, state, work = state_of(agent), agent.state()[1], partial(HOOKED[name]["agent"].after_update, agent)
+    for fault in (lambda *_: 1 / 0, lambda *given: work(*given) and 1 / 0):
+        keeping.after_update = staticmethod(fault)
+        with pytest.raises(ZeroDivisionError):
+            agent.update(given)
+        assert_same(state_of(agent), before)
+        assert agent.state()[1] == state
+    keeping.after_update = staticmethod(work)
+    agent.update(given)
+    assert agent.version == state["version"] + 1
+
+
+def test_optimizer_steps_of_ones_own_are_adams() -> None:
+    agent, rows = PPO(box(), box(), replace(CONFIG, max_grad_norm=0.1)), torch.randn(6, 3)
+    twin = copy.deepcopy(agent)
+    adam = torch.optim.Adam([*twin.actor.parameters()], CONFIG.learning_rate, eps=1e-5)
+
+    def error(rows: torch.Tensor, wanted: torch.Tensor, which: Any = agent) -> torch.Tensor:
+        return (which.actor(rows)[:, :3] - wanted).square().mean()
+
+    order, losses = copy.deepcopy(agent._order), []
+    for _ in range(2):
+        for some in torch.from_numpy(order.permutation(6)).split(4):
+            adam.zero_grad()
+            losses.append(error(rows[some], rows[some], twin))
+            losses[-1].backward()
+            losses[-1] = losses[-1].detach()
+            nn.utils.clip_grad_norm_([*twin.actor.parameters()], 0.1)
+            adam.step()
+    critic = agent.parameters.of("critic").clone()
+    mean = agent.optimize(error, {"rows": rows, "wanted": rows}, num_epochs=2, minibatch_size=4, networks=["actor"])
+    assert mean == pytest.approx(float(torch.stack(losses).mean()))
+    torch.testing.assert_close(agent.parameters.of("actor"), twin.parameters.of("actor"))
+    assert torch.equal(agent.parameters.of("critic"), critic)
+    agent.should_stop = lambda: True
+    with pytest.raises(Stopped):
+        agent.optimize(error, {"rows": rows, "wanted": rows})
 
 
 SCRIPT: Any = ((2, "terminated"), (3, "truncated"), (1, "both"), (4, "terminated"))

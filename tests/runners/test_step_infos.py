@@ -89,9 +89,16 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+WAYS_OF_RAY = [pytest.param(way, marks=pytest.mark.extras) for way in ("coarse:2", "central:2")]
+
+
+@pytest.mark.parametrize("way", [*WAYS, *WAYS_OF_RAY])
 def test_wherever_environments_are(way: str) -> None:
-    found = costs(**WAYS[way])
+    options = WAYS.get(way, {"distributed": way})
+    if way == "central:2":  # learners are other processes
+        assert train(**options).metrics["cost"] == pytest.approx(3.0, abs=0.1)
+        return
+    found = costs(**options)
     if way == "shards":  # each is prepared by itself
         found = found.view(3, 2, 16, 2).transpose(1, 2).reshape(48, 4)
     assert torch.equal(found, BY_HAND)

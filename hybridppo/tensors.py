@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from hybridppo.environments.from_jax import Playground as Playground
     from hybridppo.environments.simulators import IsaacLab as IsaacLab
     from hybridppo.environments.simulators import Mjlab as Mjlab
+    from hybridppo.environments.simulators import RslRlVecEnv as RslRlVecEnv
     from hybridppo.environments.tensors import TensorEnv as TensorEnv
     from hybridppo.environments.torch_cartpole import TorchCartPole as TorchCartPole
 
 _NAMES = {
     "hybridppo.environments.from_jax": "Brax Playground",
-    "hybridppo.environments.simulators": "IsaacLab Mjlab",
+    "hybridppo.environments.simulators": "IsaacLab Mjlab RslRlVecEnv",
     "hybridppo.environments.tensors": "TensorEnv",
     "hybridppo.environments.torch_cartpole": "TorchCartPole",
 }

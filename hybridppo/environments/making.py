@@ -150,6 +150,8 @@ def _lacking(value: Any) -> str:
         return f", which lacks {', '.join(parts)} to be an environment of several agents"
     if not hasattr(value, "num_envs") or isinstance(value, VectorEnv):
         return ""
+    if hasattr(value, "get_observations") and hasattr(value, "num_actions"):
+        return ": it is a VecEnv of rsl_rl: wrap it, hybridppo.tensors.RslRlVecEnv(env)"
     lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))
     return f", which lacks {lacking} to be an environment of tensors"
 

@@ -373,8 +373,8 @@ class TensorEnvironments(Environments):
             if flags[name].dtype != torch.bool:
                 raise BadValueError(
                     f"{name} must be torch.bool, not {flags[name].dtype}: write {name}.bool(), or if the step returns "
-                    "the values of rsl_rl (observations, privileged observations, rewards, dones, extras), let it "
-                    "return those of gymnasium: observations, rewards, terminated, truncated, infos"
+                    "the values of rsl_rl (observations, privileged observations, rewards, dones, extras), wrap the "
+                    "environment in hybridppo.tensors.RslRlVecEnv"
                 )
         infos = infos if isinstance(infos, Mapping) else {}
         if "final_observation" in infos:  # its name before gymnasium 1.0

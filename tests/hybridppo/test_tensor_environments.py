@@ -31,6 +31,7 @@ from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.device_sampler import TensorSampler
+from hybridppo.tensors import RslRlVecEnv
 from hybridppo.tools.numpy_policy import Policy
 
 SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
@@ -564,6 +565,7 @@ class Groups:
 
 
 BOX = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)
+SPACES = Box(-np.inf, np.inf, (4,)), Box(-np.inf, np.inf, (1,))
 SIMULATORS = {
     "Isaac Lab": (hybridppo.tensors.IsaacLab, ("policy", "critic"), Box(-np.inf, np.inf, (4,))),
     "mjlab": (hybridppo.tensors.Mjlab, ("actor", "critic"), BOX),
@@ -595,6 +597,56 @@ def test_simulators_are_trained_in(name: str, is_finite: bool, caplog: pytest.Lo
         kind(inner, (*groups, "eye"))
     with pytest.raises(ValueError, match=r"group=\(\) names none"):
         kind(inner, ())
+
+
+class OfRslRl:
+    """A `VecEnv` of a version of rsl_rl around CartPole; `dones` are not booleans, as in some of them."""
+
+    def __init__(self, version: int) -> None:
+        self._inner, self._version = TorchCartPole(4, episode_length=6), version
+        self.num_envs, self.num_actions, self.device, self.seeds = 4, 1, "cpu", list[int]()
+        self._seen = self._inner.reset(seed=0)[0]
+        if version == 1:
+            self.get_privileged_observations = lambda: self._seen + 1000.0
+
+    def seed(self, seed: int) -> None:
+        self.seeds.append(seed)
+        self._seen = self._inner.reset(seed=seed)[0]
+
+    def _groups(self) -> dict[str, torch.Tensor]:
+        return {"policy": self._seen, "critic": self._seen + 1000.0}
+
+    def get_observations(self) -> Any:
+        return {1: self._seen, 2: (self._seen, {"observations": self._groups()}), 3: self._groups()}[self._version]
+
+    def step(self, actions: torch.Tensor) -> Any:
+        self._seen, rewards, terminated, truncated, _ = self._inner.step((actions[:, 0] > 0).long())
+        extras = {"time_outs": truncated, "log": {"Episode_Reward/upright": rewards.mean()}}
+        dones, seen = (terminated | truncated).long(), self.get_observations()
+        if self._version == 1:
+            return seen, self._seen + 1000.0, rewards, dones, extras
+        return (seen[0], rewards, dones, extras | seen[1]) if self._version == 2 else (seen, rewards, dones, extras)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_environments_of_rsl_rl_are_trained_in(version: int, caplog: pytest.LogCaptureFixture) -> None:
+    """They begin and end episodes as the same environment in gymnasium's form, without its final observations."""
+    env = RslRlVecEnv(OfRslRl(version), clip_actions=0.5)
+    assert env.single_observation_space == Box(-np.inf, np.inf, (4,))
+    assert env.single_action_space == Box(-0.5, 0.5, (1,))
+    result = train(env)
+    expected = train(hybridppo.tensors.IsaacLab(Groups(4, ("policy", "critic"), *SPACES, False), clip_actions=0.5))
+    assert_same_agents(result.agent, expected.agent)
+    assert result.metrics["info/Episode_Reward/upright"] == 1.0
+    assert len(env.env.seeds) == 1
+    assert 'the approximation "last observation"' in caplog.text
+    config = replace(SMALL, actor_keys=("policy",), critic_keys=("critic",))
+    assert train(RslRlVecEnv(OfRslRl(version), group=("policy", "critic")), config).agent.config == config
+
+
+def test_an_environment_of_rsl_rl_is_named_with_its_adapter() -> None:
+    with pytest.raises(ConfigurationError, match=r"it is a VecEnv of rsl_rl: wrap it, hybridppo\.tensors\.RslRlVecEnv"):
+        train(OfRslRl(3))
 
 
 class Reusing(TorchCartPole):

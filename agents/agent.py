@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -57,6 +57,13 @@ from hybridppo.system.validation import (
     whole,
 )
 
+ELSEWHERE = {
+    **dict.fromkeys(("predict", "compute_single_action", "compute_actions", "get_action"), "agent.act(observation)"),
+    **dict.fromkeys(("learn", "fit", "train"), "hybridppo.train(ENV, total_steps=...), which returns the agent"),
+    "load": "hybridppo.load(RUN_DIR_OR_FILE)",
+    "evaluate": "hybridppo.evaluate_agent(agent, ENV)",
+}
+"""What methods of other libraries' agents are called here."""
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
 Seed = int | np.random.Generator | None
@@ -256,6 +263,24 @@ class PolicyAgent:
         """The modules with parameters, by their names in `parameters`."""
         with_parameters = {n: m for n, m in self.modules_of.items() if any(True for _ in m.parameters())}
         return {f"modules.{name}": module for name, module in with_parameters.items()}
+
+    def __str__(self) -> str:
+        spaces = self.observation_space, self.action_space
+        seen, acts = (f"Box{each.shape}" if isinstance(each, gym.spaces.Box) else shown(each, 80) for each in spaces)
+        sizes = [f"{sum(each.numel() for each in net.parameters()):,}" for net in (self.actor, self.critic)]
+        device = self.parameters.values.device
+        return (
+            f"{type(self).__name__}: observations {seen}, actions {acts}\n"
+            f"parameters: actor {sizes[0]}, critic {sizes[1]}; on {device}\nupdates: {self.version:,}"
+        )
+
+    if not TYPE_CHECKING:  # for which there are no other attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """An error, which names what another library's method is called here."""
+            remedy = f": use {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            what = f"{type(self).__name__!r} object has no attribute {name!r}{remedy}"
+            raise AttributeError(what, name=name, obj=self)
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes for copies and pickles, without the loop and what a training has put in."""

@@ -293,6 +293,9 @@ class Policies:
         self._learned: dict[str, Metrics] = {}
         """Metrics of the policies that have learned in an unfinished update."""
 
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {agent}" for name, agent in self.agents.items())
+
     @property
     def config(self) -> PoliciesConfig:
         """The hyperparameters; new ones are set in the agents, too."""

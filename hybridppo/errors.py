@@ -119,6 +119,7 @@ def shown(value: Any, limit: int = 200) -> str:
         return f"{type(value).__name__} (its __repr__ raises {type(error).__name__})"
     if "\n" in text and hasattr(value, "shape"):
         return f"{type(value).__name__} of shape {list(value.shape)}"
+    text = "; ".join(text.splitlines())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

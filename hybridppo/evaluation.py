@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.agents.policies import (
+    PoliciesConfig,
     PolicyOf,
     acting_together,
     by_id,
@@ -20,7 +21,7 @@ from hybridppo.agents.policies import (
     spaces_of_policy,
 )
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import AnyAgent, critics_see
+from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
 from hybridppo.compiled.modules import has_numba
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
@@ -52,6 +53,7 @@ from hybridppo.settings import Settings, made, tell_what_runs
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space
+from hybridppo.system.messages import shown_returns
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_bools, require_whole
 
@@ -100,9 +102,10 @@ def evaluate_agent(
     require_bools(deterministic=deterministic, progress=progress)
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
     if not hasattr(agent, "config"):
-        raise ConfigurationError(
-            f"evaluate_agent takes an agent, got {shown(agent)}: use evaluate(RUN_DIR), or result.agent of a training"
-        )
+        remedy = "use evaluate(RUN_DIR), or result.agent of a training"
+        if hasattr(env, "config"):
+            remedy = "the agent comes first, and then the environment"
+        raise ConfigurationError(f"evaluate_agent takes an agent, got {shown(agent)}: {remedy}")
     if not isinstance(placement, Placement | None):
         raise ConfigurationError(
             f"placement must be one that the agent is prepared for, or None, got {shown(placement)}"
@@ -184,12 +187,12 @@ def environments_for(
 
 
 def evaluate(
-    run_dir: str | Path,
+    run_dir: str | Path | AnyAgent,
+    env: EnvSource | None = None,
     *,
     episodes: int = 20,
     seed: int = 0,
     deterministic: bool = True,
-    env: EnvSource | None = None,
     env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
@@ -200,11 +203,12 @@ def evaluate(
     """Evaluate a checkpoint of a run, or an agent's file, on the CPU.
 
     Args:
-        run_dir: the run's folder, or a file of `agent.save`.
+        run_dir: the run's folder, or a file of `agent.save`; or an agent, as for `evaluate_agent`.
+        env: the environment, as for `evaluate_agent`. None for the run's own, if an id names it; a file or an agent
+            needs one.
         episodes: as for `evaluate_agent`, like `seed`, `deterministic` and `progress`.
         seed: see `episodes`.
         deterministic: see `episodes`.
-        env: the environment, as for `evaluate_agent`. None for the run's own, if an id names it; a file needs one.
         env_kwargs: arguments of the environment in place of those in training, such as another data set. With `env`,
             these are the only ones, and no module of the run's `imports` is imported.
         agent: as for `load`, like `networks`, `action_distribution` and `checkpoint`.
@@ -216,15 +220,24 @@ def evaluate(
     Raises:
         ConfigurationError: if `run_dir` is a file, and `env` is missing, or an argument is invalid.
     """
-    source, options = environment_of(run_dir, env, env_kwargs)
-    return evaluate_agent(
-        load(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution),
-        source,
-        episodes=episodes,
-        seed=seed,
-        deterministic=deterministic,
-        progress=progress,
-        **like_training(options),
+    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "deterministic": deterministic, "progress": progress}
+    given: Any = run_dir
+    if env is not None and (isinstance(given, AnyAgent) or isinstance(env, AnyAgent)):
+        return evaluate_agent(given, env, env_kwargs=env_kwargs, **how)
+    source, options = environment_of(given, env, env_kwargs)
+    loaded = load(given, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
+    return evaluate_agent(loaded, source, **how, **like_training(options))
+
+
+def returns_of(evaluation: Evaluation, config: AnyConfig, episodes: int | None = None) -> str:
+    """The returns of an evaluation as text, of each policy if there are several. None counts episodes of agents."""
+    found = {"": evaluation}
+    if isinstance(config, PoliciesConfig):
+        names = {policy: [name for name, own in config.agents.items() if own == policy] for policy in config.policies}
+        found = {f"{policy}: ": evaluation.of_agents(own) for policy, own in names.items()}
+    return ", ".join(
+        policy + shown_returns(own.return_mean, own.return_std, episodes or len(own.returns))
+        for policy, own in found.items()
     )
 
 

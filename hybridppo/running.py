@@ -5,6 +5,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +28,7 @@ from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
-from hybridppo.evaluation import evaluate_agent, like_training
+from hybridppo.evaluation import evaluate_agent, like_training, returns_of
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import fitting
 from hybridppo.networks.modes import float32_products
@@ -48,7 +49,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import Plan, RunOptions, Settings
-from hybridppo.system.messages import say
+from hybridppo.system.messages import say, shown_return
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Interruption, Stopped
 from hybridppo.system.threads import limit_threads
@@ -87,6 +88,27 @@ class TrainResult:
     def agents(self) -> dict[str, AnyAgent]:
         """The trained agents, by the names of their policies."""
         return agents_by_policy(self.agent, self.policy)
+
+    def __repr__(self) -> str:
+        lines = [f"training: {self._trained()}"]
+        if self.stopped_by is not None:
+            lines.append(f"stopped before its goal: {self.stopped_by}")
+        if self.evaluation is not None:
+            lines.append(f"evaluation: {returns_of(self.evaluation, self.agent.config)}, most probable actions")
+        lines.append("nothing was saved: run_dir=None" if self.run_dir is None else f"run directory: {self.run_dir}")
+        return "\n".join(lines)
+
+    def _trained(self) -> str:
+        """Returns, steps, seconds and speed, in one line."""
+        metrics, note = self.metrics, "(latest episodes, sampled actions)"
+        if not metrics:  # resumed at its goal, or interrupted in the first iteration
+            return "nothing was left to do" if self.saved else "no iteration was made"
+        of_each = {f"{policy}: ": f"{policy}/episode_return_mean" for policy in self.agents}
+        found = {of: metrics[name] for of, name in of_each.items() if name in metrics}
+        found = found or {"": metrics["episode_return_mean"]}
+        returns = [of + shown_return(mean) + f" {note}" * math.isfinite(mean) for of, mean in found.items()]
+        steps, seconds = metrics["env_steps"], metrics["seconds"]
+        return f"{', '.join(returns)}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.runners.filling import EpisodeMemory, process_kept
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.messages import shown_number, shown_returns
 from hybridppo.system.seeds import global_draws_warned_of, seed_globals
 from hybridppo.system.signals import Stopped
 
@@ -65,6 +66,14 @@ class Evaluation:
     def return_std(self) -> float:
         """Standard deviation of the returns; nan if there is none."""
         return float(np.std(self.returns)) if self.returns else math.nan
+
+    def __str__(self) -> str:
+        """The returns and the mean length; with several agents, a line for each."""
+        names = dict.fromkeys(self.agents)
+        if names:
+            return "\n".join(f"{name}: {replace(self.of_agents({name}), agents=())}" for name in names)
+        length = f", length {shown_number(float(np.mean(self.lengths)))}" if self.lengths else ""
+        return shown_returns(self.return_mean, self.return_std, len(self.returns)) + length
 
 
 @np.errstate(under="ignore")  # as in a training

@@ -3,8 +3,9 @@
     python scripts/train_cartpole.py
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
-This is `hybridppo train` with the flags below; your flags replace them. With --tuned, the tuned settings say how many
-steps. After the training, the agent is evaluated. `hybridppo plot RUN_DIR` draws its learning curve.
+This is `hybridppo train CartPole-v1 --tuned` with the flags below; your flags replace them. The default settings learn
+as well, but at times the mean return falls for a while. After the training, the agent is evaluated. `hybridppo plot
+RUN_DIR` draws its learning curve.
 """
 
 import sys
@@ -20,8 +21,10 @@ def arguments(given: list[str]) -> list[str]:
     env_id, flags = "CartPole-v1", given
     if given and not given[0].startswith("-"):
         env_id, *flags = given
-    is_tuned = any(flag.startswith("--tuned") for flag in flags)
-    return ["train", env_id, *ALWAYS, *(() if is_tuned else STEPS), *flags]
+    has_own = any(flag.startswith(("--tuned", "--agent", "--config", "--policies")) for flag in flags)
+    if env_id == "CartPole-v1" and not has_own:
+        return ["train", env_id, *ALWAYS, "--tuned", *flags]
+    return ["train", env_id, *ALWAYS, *(() if "--tuned" in flags else STEPS), *flags]
 
 
 if __name__ == "__main__":

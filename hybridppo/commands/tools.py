@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PoliciesConfig
-from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of, show
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.evaluation import environment_of, evaluate_agent, like_training
+from hybridppo.evaluation import environment_of, evaluate_agent, like_training, returns_of
 from hybridppo.loading import is_agent_file, load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
-from hybridppo.runners.episodes import Evaluation
 from hybridppo.self_play import FIRST_RATING, SCALE, ratings_of, round_robin
-from hybridppo.system.messages import markdown_table, shown_number, shown_returns
+from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 
 if TYPE_CHECKING:
@@ -91,18 +88,6 @@ class Evaluate(_Acts):
         made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}
         scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **made)
         show(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
-
-
-def returns_of(evaluation: Evaluation, config: AnyConfig, episodes: int | None = None) -> str:
-    """The returns of an evaluation as text, of each policy if there are several. None counts episodes of agents."""
-    found = {"": evaluation}
-    if isinstance(config, PoliciesConfig):
-        names = {policy: [name for name, own in config.agents.items() if own == policy] for policy in config.policies}
-        found = {f"{policy}: ": evaluation.of_agents(own) for policy, own in names.items()}
-    return ", ".join(
-        policy + shown_returns(own.return_mean, own.return_std, episodes or len(own.returns))
-        for policy, own in found.items()
-    )
 
 
 def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:

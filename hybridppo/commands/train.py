@@ -1,7 +1,6 @@
 """`hybridppo train` and `hybridppo resume`."""
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
 from hybridppo.auto.auto import PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, parse, show
-from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, meant_by, shown
 from hybridppo.errors import command as command_line
@@ -25,7 +23,6 @@ from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError
 from hybridppo.running import TrainResult
 from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made, tell_what_runs
-from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training import resume, train
 
@@ -258,26 +255,5 @@ def report(result: TrainResult) -> int:
     if result.interrupted:
         show(f"interrupted; go on with: {command_line('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    show(summary(result))
-    if result.stopped_by is not None:
-        show(f"stopped before its goal: {result.stopped_by}")
-    if result.evaluation is not None:
-        show(f"evaluation: {returns_of(result.evaluation, result.agent.config)}, most probable actions")
-    show(f"run directory: {result.run_dir}")
+    show(result)
     return EXIT_DONE
-
-
-def summary(result: TrainResult) -> str:
-    """Returns, steps, seconds and speed of a training, in one line."""
-    metrics = result.metrics
-    if not metrics:  # resumed, and there was nothing left to do
-        return "training: nothing was left to do"
-    steps, seconds = metrics["env_steps"], metrics["seconds"]
-    of_policies = [name for name in result.agents if f"{name}/episode_return_mean" in metrics]
-    means = [f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in of_policies]
-    returns = ", ".join(means) or _return(metrics["episode_return_mean"])
-    return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
-
-
-def _return(mean: float) -> str:
-    return shown_return(mean) + (" (latest episodes, sampled actions)" if math.isfinite(mean) else "")

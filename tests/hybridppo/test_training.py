@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 import runpy
 import shutil
 import signal
@@ -30,6 +31,7 @@ from hybridppo.commands.main import parse_command
 from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.runners.episodes import Evaluation
 from hybridppo.tools.plot import result_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
@@ -463,6 +465,61 @@ def test_there_is_a_checkpoint_at_the_start_and_at_the_end(tmp_path: Path) -> No
     train(run_dir=tmp_path / "run", checkpoint_seconds=1e6)
     names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]
     assert names == [0, 4 * BATCH]
+
+
+# Printing
+
+
+def test_results_are_printed_in_a_few_lines(finished: Finished) -> None:
+    result = finished.result
+    metrics, evaluation = result.metrics, result.evaluation
+    assert evaluation is not None
+    trained, evaluated, where = str(result).splitlines()
+    steps = f"{metrics['env_steps']:,} steps in {metrics['seconds']:.1f} s"
+    returns = f"return {metrics['episode_return_mean']:.3g} (latest episodes, sampled actions)"
+    assert trained.startswith(f"training: {returns}, {steps}, ")
+    assert re.fullmatch(r"evaluation: return [\d.]+ \+- [\d.]+ over 3 episodes, most probable actions", evaluated)
+    assert where == f"run directory: {result.run_dir}"
+    assert str(Evaluation((1.0, 3.0), (10, 20))) == "return 2 +- 1 over 2 episodes, length 15"
+    of_two = Evaluation((1.0, -1.0), (10, 9), ("player_0", "player_1"))
+    assert str(of_two).splitlines() == [
+        "player_0: return 1 +- 0 over 1 episode, length 10",
+        "player_1: return -1 +- 0 over 1 episode, length 9",
+    ]
+    assert str(Evaluation((), ())) == "no whole episode +- nan over 0 episodes"
+    assert str(result.agent) == (
+        "PPO: observations Box(4,), actions Discrete(2)\n"
+        f"parameters: actor {count_of(result.agent.actor)}, critic {count_of(result.agent.critic)}; on cpu\n"
+        f"updates: {result.agent.version}"
+    )
+
+
+def count_of(network: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("predict", r"use agent.act\(observation\)"),
+        ("learn", r"use hybridppo.train\(ENV, total_steps=...\)"),
+        ("actors", "has no attribute 'actors'$"),
+    ],
+)
+def test_methods_of_other_libraries_are_named_as_here(finished: Finished, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=remedy):
+        getattr(finished.result.agent, name)
+
+
+def test_an_agent_is_evaluated_by_either_name_and_comes_first(finished: Finished) -> None:
+    agent, options = finished.result.agent, {"episodes": 2, "progress": False}
+    assert hybridppo.evaluate(agent, "CartPole-v1", **options) == hybridppo.evaluate_agent(
+        agent, "CartPole-v1", **options
+    )
+    evaluations: tuple[Any, ...] = (hybridppo.evaluate, hybridppo.evaluate_agent)
+    for evaluate in evaluations:
+        with pytest.raises(ConfigurationError, match="got 'CartPole-v1': the agent comes first"):
+            evaluate("CartPole-v1", agent)
 
 
 # Loading

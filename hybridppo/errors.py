@@ -183,7 +183,7 @@ _OF_ONE_MEANING = {
     "normalize_rewards": "norm_reward norm_rewards normalize_reward",
     "hidden_sizes": "net_arch hidden_dims hiddens actor_hidden_dims fcnet_hiddens",
     "critic_hidden_sizes": "critic_hidden_dims",
-    "evaluate_episodes": "n_eval_episodes",
+    "episodes_per_evaluation": "evaluate_episodes n_eval_episodes",
     "num_workers": "num_env_runners n_workers num_processes",
     "progress": "progress_bar",
     "run_dir": "log_dir logdir save_path",
@@ -192,7 +192,7 @@ _OF_ONE_MEANING = {
     "target_noise_std": "target_policy_noise",
     "target_noise_clip": "noise_clip",
 }
-"""Names of other libraries for the same thing, by our names."""
+"""Names of other libraries, or of older versions, for the same thing, by our names."""
 _HALF = "the value loss is half the squared error here, as in CleanRL, whose value is the same"
 _ROLLOUTS = "of {num_envs} x {num_steps} steps"
 _CONVERTED: dict[str, tuple[str, Callable[[float, Mapping[str, int]], Any], str]] = {

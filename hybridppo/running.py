@@ -286,7 +286,7 @@ def _callbacks(
         return found
     if run.evaluate_every:
         seed, beside = seed_of(settings.seed, "evaluation during training"), run.evaluate_async
-        how: dict[str, Any] = {"episodes": run.evaluate_episodes, "seed": seed, "interruption": plan.interruption}
+        how: dict[str, Any] = {"episodes": run.episodes_per_evaluation, "seed": seed, "interruption": plan.interruption}
         evaluator = Evaluator(runner, plan.env, settings.environment, in_another_process=beside, **how)
         stack.callback(evaluator.close)
         every, shows = run.evaluate_every, plan.progress

@@ -265,7 +265,7 @@ class RunOptions:
     evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET | {"least": 0})
     """Environment steps, of all environments together, between evaluations during training; 0 for never. Evaluations
     have their own environments and do not change the training. They then decide which checkpoint is the best."""
-    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET | {"least": 1})
+    episodes_per_evaluation: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET | {"least": 1})
     """Deterministic episodes in each evaluation during training; every evaluation has the same seeds."""
     evaluate_async: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
     """Whether evaluations during training run in another process while the training continues, and are reported when
@@ -457,6 +457,8 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("placement", "observation_space", "action_space", "versions", "origin", "own"), dict),
 }
 """The types of settings in `config.json` that are neither the agent's nor options."""
+RENAMED = {"evaluate_episodes": "episodes_per_evaluation"}
+"""Names of options in the `config.json` of older versions, with the present ones."""
 OF_ONES_OWN = ("env", "agents", "agent", *OF_PPO, "schedules", "env_kwargs")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
@@ -535,6 +537,7 @@ class Settings:
             RunDirectoryError: if `config.json` lacks a setting, or has an invalid one; the message has the rule.
         """
         found, file = directory.config, directory.path / "config.json"
+        found = {RENAMED.get(name, name): value for name, value in found.items()}
         with _naming(file):
             _require_types(found)
             run = made(RunOptions, found)

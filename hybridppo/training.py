@@ -120,7 +120,7 @@ def train(
     num_workers: int | None = None,
     evaluation_episodes: int = 0,
     evaluate_every: int = 0,
-    evaluate_episodes: int = 10,
+    episodes_per_evaluation: int = 10,
     evaluate_async: bool | None = None,
     target_return: float | None = None,
     track: str = "",
@@ -200,8 +200,8 @@ def train(
         evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
             never. Evaluations have their own environments and do not change the training. They then decide which
             checkpoint is the best.
-        evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
-            seeds.
+        episodes_per_evaluation: Deterministic episodes in each evaluation during training; every evaluation has the
+            same seeds.
         evaluate_async: Whether evaluations during training run in another process while the training continues, and are
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
@@ -346,7 +346,7 @@ def resume(
     num_workers: int | None = None,
     evaluation_episodes: int | None = None,
     evaluate_every: int | None = None,
-    evaluate_episodes: int | None = None,
+    episodes_per_evaluation: int | None = None,
     evaluate_async: bool | None = None,
     target_return: float | None = None,
     track: str | None = None,
@@ -392,8 +392,8 @@ def resume(
         evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
             never. Evaluations have their own environments and do not change the training. They then decide which
             checkpoint is the best.
-        evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
-            seeds.
+        episodes_per_evaluation: Deterministic episodes in each evaluation during training; every evaluation has the
+            same seeds.
         evaluate_async: Whether evaluations during training run in another process while the training continues, and are
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
@@ -585,10 +585,12 @@ def _warn_of_doubts(preparation: Preparation, config: AnyConfig, *, has_own_netw
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
-    if not run.evaluate_every and (run.evaluate_episodes != RunOptions.evaluate_episodes or run.evaluate_async):
+    if not run.evaluate_every and (
+        run.episodes_per_evaluation != RunOptions.episodes_per_evaluation or run.evaluate_async
+    ):
         logger.warning(
-            "evaluate_episodes and evaluate_async have no effect without evaluate_every (--evaluate-every STEPS); "
-            "evaluation_episodes evaluates once, after the training"
+            "episodes_per_evaluation and evaluate_async have no effect without evaluate_every (--evaluate-every "
+            "STEPS); evaluation_episodes evaluates once, after the training"
         )
     for name, steps, what in (
         ("learning_starts", getattr(config, "learning_starts", 0), "nothing is learned"),

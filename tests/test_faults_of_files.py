@@ -86,7 +86,7 @@ def test_the_lines_that_a_checkpoint_counts_are_on_the_disk_before_it(
 
     monkeypatch.setattr(files, "sync_file", lambda path: events.append(path.name))
     monkeypatch.setattr(checkpoints, "save", save)
-    train(run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1, checkpoint_seconds=1e6)
+    train(run_dir=tmp_path / "run", evaluate_every=2 * BATCH, episodes_per_evaluation=1, checkpoint_seconds=1e6)
     assert events == ["metrics.jsonl", "evaluations.jsonl", "checkpoint"] * 3  # the first, and two evaluations
 
 

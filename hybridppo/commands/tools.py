@@ -365,7 +365,8 @@ class Doctor(Command):
         if self.json is not None:
             diagnosis.write(self.json)
             show(f"report: {self.json}")
-        show("All available checks passed." if diagnosis.is_well else "Some checks failed: see above.")
+        passed = f"All {len(diagnosis.checks)} checks passed."
+        show(passed if diagnosis.is_well else "Some checks failed: see above.")
         return EXIT_DONE if diagnosis.is_well else EXIT_ERROR
 
 

@@ -6,13 +6,15 @@ Further tests of a GPU run in a checkout: `make gpu`.
 """
 
 import importlib.metadata
+import logging
 import os
 import platform
 import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -101,11 +103,13 @@ def diagnose(
         say: called with a line for the installed packages, and one for each check.
     """
     diagnosis = Diagnosis(machine())
-    say(", ".join(f"{name} {version}" for name, version in diagnosis.machine["packages"].items()))
+    packages = [f"{name} {version}" for name, version in diagnosis.machine["packages"].items()]
+    say(f"not checked: {', '.join(packages)}")
     for name, check in checks(env_id, seconds).items():
         start, passed = time.perf_counter(), True
         try:
-            detail = check()
+            with _quiet():
+                detail = check()
         except Exception as error:  # any error is a finding
             place = traceback.extract_tb(error.__traceback__)[-1]
             said = shown(str(error), 600).strip("'\"")
@@ -114,6 +118,17 @@ def diagnose(
         diagnosis.checks.append(found)
         say(f"{'passed' if passed else 'failed'}: {name} ({found.seconds:.1f} s): {detail}")
     return diagnosis
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A context in which trainings do not log where they run."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def checks(env_id: str, seconds: float) -> dict[str, Callable[[], str]]:
@@ -210,7 +225,7 @@ def _files() -> str:
         kept = load(Path(folder) / "run").actor.state_dict()
         for name, value in result.agent.actor.state_dict().items():
             require(torch.equal(kept[name], value), "the agent that was read back is another")
-    return f"in {tempfile.gettempdir()}"
+    return f"a run was written in {tempfile.gettempdir()}, and its agent read back"
 
 
 def _placement_speeds(env_id: str, seconds: float) -> str:

@@ -221,7 +221,7 @@ class Search:
 
         study = self.study(worker)
         every = max(1, self.run.total_steps // LOOKS)
-        looks = {"evaluate_every": every, "evaluate_episodes": EVALUATION_EPISODES // 2}
+        looks = {"evaluate_every": every, "episodes_per_evaluation": EVALUATION_EPISODES // 2}
         for _ in range(share):
             trial = study.ask()
             folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"

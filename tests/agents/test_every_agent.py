@@ -390,7 +390,7 @@ def test_off_policy_agents_swing_a_pendulum_up(name: str) -> None:
     found: dict[int, float] = {}
     hybridppo.train(
         ENV, total_steps=15_000, seed=0, placement="cpu", config=kind(hidden_sizes=(64, 64), batch_size=128),
-        evaluate_every=2_000, evaluate_episodes=20, progress=False,
+        evaluate_every=2_000, episodes_per_evaluation=20, progress=False,
         on_iteration=lambda metrics: found.update({metrics["env_steps"]: metrics.get("evaluation_return_mean", -1e9)}),
     )  # fmt: skip
     assert max([*found.values()][-6:]) > -200.0

@@ -356,7 +356,7 @@ SHORTER: dict[str, dict[str, str]] = {
     "tune": {"--total-steps": "64", "--trials": "1"},
     "benchmark": {"--total-steps": "10000", "--seeds": "1"},  # an episode of Acrobot is 500 steps long
 }
-SHORTER_WHERE_SAID = {"--evaluate-every": "64", "--evaluate-episodes": "1"}
+SHORTER_WHERE_SAID = {"--evaluate-every": "64", "--episodes-per-evaluation": "1"}
 WITH_PROGRESS = ("train", "resume", "evaluate", "placements", "tune", "benchmark")
 
 

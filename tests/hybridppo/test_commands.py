@@ -297,7 +297,7 @@ def test_each_of_several_policies_has_its_own_return(tmp_path: Path, capsys: pyt
         "--run-dir",
         tmp_path / "run",
     ]
-    own = ["--policies", '{"sign": {}, "pointer": {}}', "--evaluate-every", 16, "--evaluate-episodes", 2]
+    own = ["--policies", '{"sign": {}, "pointer": {}}', "--evaluate-every", 16, "--episodes-per-evaluation", 2]
     assert run("train", "toy_agents:Unlike", "--total-steps", 32, *small, *own, "--evaluation-episodes", 2) == 0
     out, err = capsys.readouterr()
     assert re.search(r"^evaluation: sign: return \S+ \+- \S+ over \d+ episodes, pointer: return ", out, re.MULTILINE)

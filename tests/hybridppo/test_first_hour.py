@@ -105,7 +105,7 @@ def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str
     how = NAMES[name]
     kwargs = ("--env-kwargs", '{"size": 6, "reward": 2.5}')
     options = ("--total-steps", 64, *placement, "--run-dir", "run", *SMALL)
-    more = ("--evaluate-every", 32, "--evaluate-episodes", 2, "--evaluation-episodes", 2)
+    more = ("--evaluate-every", 32, "--episodes-per-evaluation", 2, "--evaluation-episodes", 2)
     trained = hybridppo_in(folder, "train", *how, *kwargs, *options, *more)
     assert trained.returncode == 0, trained.stderr
     assert "evaluation: return 12.5 +- 0 over 2 episodes" in trained.stdout
@@ -446,7 +446,7 @@ def test_the_columns_of_a_table_have_equal_widths() -> None:
 
 
 def test_a_target_reached_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--evaluate-every", "32", "--evaluate-episodes", "1", "--target-return", "1", *map(str, SMALL)]
+    flags = ["--evaluate-every", "32", "--episodes-per-evaluation", "1", "--target-return", "1", *map(str, SMALL)]
     with pytest.raises(SystemExit) as exited:
         main(["train", "CartPole-v1", "--total-steps", "3200", "--run-dir", str(tmp_path / "run"), *flags])
     assert exited.value.code == 0

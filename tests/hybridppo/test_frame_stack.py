@@ -242,7 +242,9 @@ def test_a_stack_is_the_last_observations_and_at_first_one_over_and_over(name: s
 
 @pytest.mark.parametrize("name", only_by_default(("image",), SPACES))
 def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
-    result = stacking(name, run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=128, evaluate_episodes=2)
+    result = stacking(
+        name, run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=128, episodes_per_evaluation=2
+    )
     assert result.evaluation is not None
     agent = hybridppo.load(tmp_path / "run")
     with pytest.raises(ConfigurationError, match="num_frames must be a whole number of at least 1, got 0"):

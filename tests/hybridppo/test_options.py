@@ -45,7 +45,7 @@ SOME: dict[str, Any] = {
     "num_workers": 0,
     "evaluation_episodes": 1,
     "evaluate_every": 1_000_000,
-    "evaluate_episodes": 2,
+    "episodes_per_evaluation": 2,
     "evaluate_async": True,
     "target_return": 1e6,
     "track": "",
@@ -101,7 +101,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "num_workers": 2,
         "evaluation_episodes": 1,
         "evaluate_every": 16,
-        "evaluate_episodes": 1,
+        "episodes_per_evaluation": 1,
         "evaluate_async": False,
         "track": None,
         "track_project": "poles",
@@ -139,7 +139,7 @@ def test_every_option_says_whether_it_can_change_a_result(group: type) -> None:
     options = fields_of(group)
     can, cannot = set(CHANGES_RESULT[group].split()), set(SAME_RESULT[group])
     assert can | cannot == options.keys()
-    with_a_target = {"evaluate_every", "evaluate_episodes", "evaluate_async"} & cannot
+    with_a_target = {"evaluate_every", "episodes_per_evaluation", "evaluate_async"} & cannot
     assert {name for name, option in options.items() if can_change_result(option, {})} == can
     found = {name for name, option in options.items() if can_change_result(option, {"target_return": 1.0})}
     assert found == can | with_a_target
@@ -258,6 +258,12 @@ def test_what_is_read_is_what_was_written(run_dir: Path) -> None:
     assert Settings.read(RunDirectory(run_dir, {**settings.to_json(), "origin": {}})) == settings
 
 
+def test_an_option_that_was_renamed_is_read_by_its_old_name(run_dir: Path) -> None:
+    found = json.loads((run_dir / "config.json").read_text())
+    found["evaluate_episodes"] = found.pop("episodes_per_evaluation")
+    assert Settings.read(RunDirectory(run_dir, found)).run.episodes_per_evaluation == SOME["episodes_per_evaluation"]
+
+
 def test_resuming_takes_what_may_change_and_nothing_else(run_dir: Path) -> None:
     parameters = inspect.signature(hybridppo.resume).parameters
     assert {name for name in OPTIONS if name in parameters} == set(changeable_names())
@@ -311,6 +317,7 @@ def test_a_name_of_another_library_is_converted_or_not_named(given: dict[str, An
         ({"max_iterations": 10}, "total_steps=20480? (iterations of 4 x 512 steps)"),
         ({"eval_freq": 1000, "config": PPOConfig(num_envs=8)}, "evaluate_every=8000? (steps of 8 environments)"),
         ({"timesteps": 1000}, "total_steps=1000?"),
+        ({"evaluate_episodes": 5}, "episodes_per_evaluation=5?"),
         ({"vf_coef": 0.5}, "config=PPOConfig(value_coef=1.0)?"),
         ({"gamma": 0.9}, "config=PPOConfig(gamma=0.9)?"),
         ({"n_steps": 64}, "config=PPOConfig(num_steps=64)?"),
@@ -353,7 +360,7 @@ WRONG = [
     (RunOptions, {"total_steps": 1, "evaluation_episodes": -1}, "evaluation_episodes must be"),
     (RunOptions, {"total_steps": 1, "checkpoint_seconds": float("nan")}, "checkpoint_seconds must be"),
     (RunOptions, {"total_steps": 1, "evaluate_every": -1}, "evaluate_every must be"),
-    (RunOptions, {"total_steps": 1, "evaluate_episodes": 0}, "evaluate_episodes must be"),
+    (RunOptions, {"total_steps": 1, "episodes_per_evaluation": 0}, "episodes_per_evaluation must be"),
     (RunOptions, {"total_steps": 1, "evaluate_async": "yes"}, "evaluate_async must be True, .* got 'yes'"),
     (RunOptions, {"total_steps": 1, "target_return": "high"}, "target_return must be a finite number, got 'high'"),
     (RunOptions, {"total_steps": 1, "target_return": float("inf")}, "target_return must be a finite number"),

@@ -221,7 +221,7 @@ class Seen(Flocks):
 
 def test_they_are_evaluated_loaded_exported_and_played(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = train(run_dir=run, evaluation_episodes=3, evaluate_every=64, evaluate_episodes=2)
+    result = train(run_dir=run, evaluation_episodes=3, evaluate_every=64, episodes_per_evaluation=2)
     assert set(result.evaluation.agents) == {"sign_0", "sign_1", "pointer_0"}
     agents = hybridppo.load_policies(run)
     for found in (

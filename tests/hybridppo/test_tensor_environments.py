@@ -157,7 +157,7 @@ def test_a_training_in_tensors_is_profiled(tmp_path: Path) -> None:
 def test_evaluation_needs_an_environment_of_its_own_meanwhile() -> None:
     with pytest.raises(ConfigurationError, match="evaluate_every needs environments of its own, and TorchCartPole is"):
         train(TorchCartPole(4), evaluate_every=32)
-    result = train(TorchCartPole, evaluate_every=32, evaluate_episodes=4, evaluation_episodes=4)
+    result = train(TorchCartPole, evaluate_every=32, episodes_per_evaluation=4, evaluation_episodes=4)
     assert len(result.evaluation.returns) == 4
     plain = train(TorchCartPole)
     assert_same_agents(result.agent, plain.agent)  # whom nobody has looked at

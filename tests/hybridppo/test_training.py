@@ -243,7 +243,7 @@ def test_whole_floats_and_what_is_no_path_are_refused_with_the_remedy() -> None:
 
 @pytest.mark.parametrize(
     ("options", "warns"),
-    [({"evaluate_episodes": 5}, True), ({"evaluate_async": True}, True), ({"evaluation_episodes": 1}, False)],
+    [({"episodes_per_evaluation": 5}, True), ({"evaluate_async": True}, True), ({"evaluation_episodes": 1}, False)],
 )
 def test_options_of_evaluations_that_never_come_are_a_warning(
     options: Any, warns: bool, caplog: pytest.LogCaptureFixture

@@ -64,8 +64,8 @@ WAYS: dict[str, Callable[[], Options]] = {
     "compiled updates": lambda: {"config": ppo_config(**SIZES, compiled_updates=True)},
     "plain updates": lambda: {"config": ppo_config(**SIZES, fast_updates=False)},
     "a memory": lambda: {"config": ppo_config(**SIZES, recurrent="lstm", recurrent_size=8)},
-    "evaluated": lambda: {"evaluate_every": 32, "evaluate_episodes": 1, "evaluation_episodes": 1},
-    "evaluated beside": lambda: {"evaluate_every": 32, "evaluate_episodes": 1, "evaluate_async": True},
+    "evaluated": lambda: {"evaluate_every": 32, "episodes_per_evaluation": 1, "evaluation_episodes": 1},
+    "evaluated beside": lambda: {"evaluate_every": 32, "episodes_per_evaluation": 1, "evaluate_async": True},
     "off-policy": lambda: {"env": "Pendulum-v1", "config": TD3},
     "off-policy, overlapping": lambda: {
         "env": "Pendulum-v1", "config": TD3, "placement": Mirrored("cpu", "cpu", max_lag=1)

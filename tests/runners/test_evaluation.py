@@ -262,7 +262,7 @@ def test_a_policy_whose_agents_miss_all_episodes_has_no_return() -> None:
     config = ppo_config(num_envs=1, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
     result = hybridppo.train(
         partial(Rare, 2), total_steps=16, config={"first": config, "second": config}, policy_of=whose.__getitem__,
-        placement="cpu", progress=False, evaluate_every=16, evaluate_episodes=1,
+        placement="cpu", progress=False, evaluate_every=16, episodes_per_evaluation=1,
     )  # fmt: skip
     assert result.metrics["first/evaluation_return_mean"] >= 0.0
     assert np.isnan(result.metrics["second/evaluation_return_mean"])

@@ -74,7 +74,7 @@ def parameters(agent: Any) -> torch.Tensor:
     return agent.parameters.values.detach().clone()
 
 
-EVERY: dict[str, Any] = {"evaluate_every": 2 * BATCH, "evaluate_episodes": 3}
+EVERY: dict[str, Any] = {"evaluate_every": 2 * BATCH, "episodes_per_evaluation": 3}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -92,7 +92,7 @@ def test_a_vector_whose_function_is_named_has_its_own_number(monkeypatch: pytest
         return gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
 
     monkeypatch.setitem(sys.modules, "named_vectors", cast(Any, SimpleNamespace(make=make)))
-    options: dict[str, Any] = {"vectorization": "auto", "evaluate_every": 1, "evaluate_episodes": 3}
+    options: dict[str, Any] = {"vectorization": "auto", "evaluate_every": 1, "episodes_per_evaluation": 3}
     named, given = (train(2, env, **options).metrics for env in ("named_vectors:make", make))
     assert named["evaluation_return_mean"] == given["evaluation_return_mean"]
 
@@ -227,7 +227,7 @@ def test_the_best_is_chosen_by_evaluation_and_stays(tmp_path: Path, monkeypatch:
     path = tmp_path / "run"
     monkeypatch.setattr(Worsening, "seed_of_evaluation", seed_of(3, "evaluation during training"))
     monkeypatch.setattr(Worsening, "evaluations", 0)
-    options = {"evaluate_every": BATCH, "evaluate_episodes": 1, "keep_checkpoints": 1, "checkpoint_seconds": 0.0}
+    options = {"evaluate_every": BATCH, "episodes_per_evaluation": 1, "keep_checkpoints": 1, "checkpoint_seconds": 0.0}
     train(env=Worsening, run_dir=path, **options)
     assert [line["evaluation_return_mean"] for line in evaluated(path)] == [-1, -2, -3, -4, -5, -6]
     kept = [checkpoints.load(folder) for folder in folders(path / "checkpoints")]
@@ -260,7 +260,7 @@ class Tiring(gym.Env[Any, Any]):
 
 def test_the_best_stays_if_its_result_comes_when_many_checkpoints_are_newer(tmp_path: Path) -> None:
     path, options = tmp_path / "run", {"keep_checkpoints": 1, "checkpoint_seconds": 0.0, "evaluate_async": True}
-    train(env=Tiring, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1, **options)
+    train(env=Tiring, run_dir=path, evaluate_every=2 * BATCH, episodes_per_evaluation=1, **options)
     assert [line["evaluation_return_mean"] for line in evaluated(path)] == [-1, -2, -3]
     best = checkpoints.load_best(path / "checkpoints")[1]
     assert best.evaluation == -1
@@ -336,7 +336,7 @@ config = hybridppo.PPOConfig(
 placement = hybridppo.Mirrored("cpu", "cpu", max_lag=1) if sys.argv[2] == "overlap" else "cpu"
 hybridppo.train(
     "CartPole-v1", total_steps=6 * 32, seed=3, placement=placement, config=config, progress=False, vectorization="sync",
-    run_dir=sys.argv[1], checkpoint_seconds=1e6, evaluate_every=64, evaluate_episodes=3, on_iteration=kill,
+    run_dir=sys.argv[1], checkpoint_seconds=1e6, evaluate_every=64, episodes_per_evaluation=3, on_iteration=kill,
 )
 """
 
@@ -419,7 +419,7 @@ def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_
         "env": Slow,
         "evaluate_async": True,
         "evaluate_every": 3 * BATCH,
-        "evaluate_episodes": 2,
+        "episodes_per_evaluation": 2,
         "worker_timeout": 30.0,
     }
     begun = time.monotonic()
@@ -440,7 +440,7 @@ def test_a_finished_run_is_evaluated_no_more_than_it_was(tmp_path: Path) -> None
 def test_evaluation_may_begin_and_end_when_a_run_is_resumed(tmp_path: Path) -> None:
     path = tmp_path / "run"
     train(3, run_dir=path)
-    hybridppo.resume(path, total_steps=5 * BATCH, evaluate_every=2 * BATCH, evaluate_episodes=1, progress=False)
+    hybridppo.resume(path, total_steps=5 * BATCH, evaluate_every=2 * BATCH, episodes_per_evaluation=1, progress=False)
     assert [line["iteration"] for line in evaluated(path)] == [3, 4]  # what is due is made up for at once
     hybridppo.resume(path, total_steps=6 * BATCH, evaluate_every=0, progress=False)
     hybridppo.resume(path, total_steps=7 * BATCH, evaluate_every=7 * BATCH, progress=False)
@@ -455,7 +455,7 @@ class StoppingAtOnce(hybridppo.Callback):
 
 
 def test_an_evaluation_without_a_checkpoint_after_it_is_not_told_twice(tmp_path: Path) -> None:
-    path, options = tmp_path / "run", {"evaluate_every": 2 * BATCH, "evaluate_episodes": 1, "progress": False}
+    path, options = tmp_path / "run", {"evaluate_every": 2 * BATCH, "episodes_per_evaluation": 1, "progress": False}
     train(3, run_dir=path)
     for _ in range(2):
         with pytest.raises(TrainingInterrupted):
@@ -467,7 +467,7 @@ def test_an_evaluation_without_a_checkpoint_after_it_is_not_told_twice(tmp_path:
 
 def test_evaluations_are_remembered_while_there_are_none(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    train(2, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1)
+    train(2, run_dir=path, evaluate_every=2 * BATCH, episodes_per_evaluation=1)
     hybridppo.resume(path, total_steps=3 * BATCH, evaluate_every=0, progress=False)
     hybridppo.resume(path, total_steps=4 * BATCH, evaluate_every=2 * BATCH, progress=False)
     assert [line["iteration"] for line in evaluated(path)] == [2, 4]

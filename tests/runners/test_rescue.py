@@ -320,7 +320,7 @@ def test_an_environment_that_fails_in_an_evaluation_costs_nothing(options: dict[
 
     path = tmp_path / "run"
     with pytest.raises(EnvError, match="the motor is stuck in step") as caught:
-        train(env=make, run_dir=path, evaluate_episodes=2, **options)
+        train(env=make, run_dir=path, episodes_per_evaluation=2, **options)
     assert f"hybridppo resume {path}" in str(caught.value)
     assert last_iteration(path) >= 3
     hybridppo.resume(path, env=Failing, progress=False)
@@ -338,7 +338,7 @@ class Asks(hybridppo.Callback):
 
 
 WAITING: dict[str, dict[str, Any]] = {
-    "evaluation": {"evaluate_every": 1, "evaluate_episodes": 1, "evaluate_async": False},
+    "evaluation": {"evaluate_every": 1, "episodes_per_evaluation": 1, "evaluate_async": False},
     "call": {"callbacks": [Asks()]},
 }
 

@@ -68,7 +68,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "in a thread": {"placement": LAGGING, "num_workers": 0},
     "workers": {"num_workers": 2},
     "whole episodes": {"config": EPISODES},
-    "evaluated": {"evaluate_every": 50, "evaluate_episodes": 3, "evaluation_episodes": 3},
+    "evaluated": {"evaluate_every": 50, "episodes_per_evaluation": 3, "evaluation_episodes": 3},
 }
 SPACES = {**KINDS, "discrete from 0": identity(Discrete(4))}
 VIEWS = ("multi-discrete of two axes", "images alone")

@@ -352,7 +352,7 @@ def test_others_wait_for_what_the_first_does_alone_and_stop_where_a_callback_end
         watching.append(Watching())
         results.append(
             train(
-                distributed=f"multi:{size}:2", callbacks=watching[-1], evaluate_every=200, evaluate_episodes=2,
+                distributed=f"multi:{size}:2", callbacks=watching[-1], evaluate_every=200, episodes_per_evaluation=2,
                 worker_timeout=2.0, target_return=1e9, checkpoint_seconds=0.0, run_dir=tmp_path / str(size),
             )
         )  # fmt: skip

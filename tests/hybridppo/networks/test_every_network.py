@@ -131,7 +131,9 @@ def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
 
     history: list[Any] = []
-    found = train(kind, placement=placement(), evaluate_every=64, evaluate_episodes=2, on_iteration=history.append)
+    found = train(
+        kind, placement=placement(), evaluate_every=64, episodes_per_evaluation=2, on_iteration=history.append
+    )
     assert_same_agents(found.agent, expected_of(kind, overlaps).agent)
     assert any("evaluation_return_mean" in metrics for metrics in history)
 

@@ -78,7 +78,7 @@ def parameters(agent: Any) -> torch.Tensor:
 
 def test_everything_is_told_in_order(tmp_path: Path) -> None:
     recorder = Recorder()
-    train(2, callbacks=recorder, run_dir=tmp_path / "run", evaluate_every=BATCH, evaluate_episodes=1)
+    train(2, callbacks=recorder, run_dir=tmp_path / "run", evaluate_every=BATCH, episodes_per_evaluation=1)
     assert recorder.told == [
         "start 0", "checkpoint 0", f"checkpoint {BATCH}", "evaluation of 1", "iteration 1",
         f"checkpoint {2 * BATCH}", "evaluation of 2", "iteration 2", "end",
@@ -227,7 +227,7 @@ FAILURES = [("on_iteration", way) for way in WAYS] + [("on_evaluation", "overlap
 @pytest.mark.parametrize(("hook", "way"), FAILURES)
 def test_an_error_is_named_and_loses_nothing(hook: str, way: str, tmp_path: Path) -> None:
     path, recorder = tmp_path / "run", Recorder()
-    options = {"evaluate_every": BATCH, "evaluate_episodes": 1, **WAYS[way]}
+    options = {"evaluate_every": BATCH, "episodes_per_evaluation": 1, **WAYS[way]}
 
     class Late(Callback):
         def on_iteration(self, run: Any, metrics: Any) -> None:
@@ -335,7 +335,7 @@ def test_what_a_callback_does_to_its_arguments_reaches_no_other() -> None:
     recorder = Recorder()
     result = train(
         callbacks=[Emptying(), recorder], loggers=dict.clear, on_iteration=dict.clear,
-        evaluate_every=BATCH, evaluate_episodes=1,
+        evaluate_every=BATCH, episodes_per_evaluation=1,
     )  # fmt: skip
     assert recorder.seen[-1] == result.metrics
     assert recorder.told.count("evaluation of 4") == 1
@@ -418,7 +418,7 @@ def test_a_target_ends_the_training_by_the_return_of_training() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_target_ends_the_training_by_evaluation_where_there_is_one(way: str) -> None:
-    options = {"evaluate_every": 2 * BATCH, "evaluate_episodes": 2, **WAYS[way]}
+    options = {"evaluate_every": 2 * BATCH, "episodes_per_evaluation": 2, **WAYS[way]}
     result = train(20, target_return=1.0, **options)
     # Beside the training, a result is told when the next is due: what ends when depends on no stopwatch.
     assert result.metrics["iteration"] == (4 if way == "overlap" else 2)
@@ -434,7 +434,7 @@ def test_an_evaluation_after_training_ends_nothing_any_more() -> None:
 
 
 def test_a_target_is_an_option_of_the_run(tmp_path: Path) -> None:
-    options = {"evaluate_every": BATCH, "evaluate_episodes": 1, "run_dir": tmp_path / "run"}
+    options = {"evaluate_every": BATCH, "episodes_per_evaluation": 1, "run_dir": tmp_path / "run"}
     train(2, target_return=1e5, **options)
     result = hybridppo.resume(tmp_path / "run", total_steps=20 * BATCH, target_return=1.0, progress=False)
     assert result.metrics["iteration"] == 3

@@ -27,7 +27,7 @@ import hybridppo
 config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
 hybridppo.train(
     "CartPole-v1", total_steps=4 * 32, seed=3, config=config, placement="cpu", vectorization="sync", progress=False,
-    run_dir=sys.argv[2], track=sys.argv[1], evaluate_every=64, evaluate_episodes=2,
+    run_dir=sys.argv[2], track=sys.argv[1], evaluate_every=64, episodes_per_evaluation=2,
 )
 hybridppo.resume(sys.argv[2], total_steps=6 * 32, progress=False)
 """

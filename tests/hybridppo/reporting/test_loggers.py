@@ -74,7 +74,7 @@ class Memory(Logger):
 
 def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path) -> None:
     logger = Memory()
-    train(loggers=[logger], run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=2)
+    train(loggers=[logger], run_dir=tmp_path / "run", evaluate_every=2 * BATCH, episodes_per_evaluation=2)
     assert logger.steps == ALL
     assert logger.closed == 1
     (run,) = logger.runs
@@ -95,7 +95,12 @@ def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path)
 
 def test_an_evaluation_of_several_policies_is_sent_once() -> None:
     logger = Memory()
-    options: dict[str, Any] = {"placement": "cpu", "progress": False, "evaluate_every": BATCH, "evaluate_episodes": 1}
+    options: dict[str, Any] = {
+        "placement": "cpu",
+        "progress": False,
+        "evaluate_every": BATCH,
+        "episodes_per_evaluation": 1,
+    }
     policies = {"stays": CONFIG, "leaves": CONFIG}
     hybridppo.train(ToyAgents, total_steps=2 * BATCH, config=policies, loggers=logger, **options)
     evaluated = [values for _, values in logger.rows if "stays/evaluation_return_mean" in values]
@@ -106,7 +111,7 @@ def test_an_evaluation_of_several_policies_is_sent_once() -> None:
 @pytest.mark.parametrize("has_directory", [True, False])
 def test_the_evaluation_after_the_training_comes_last(has_directory: bool, tmp_path: Path) -> None:
     logger, run_dir = Memory(), tmp_path / "run" if has_directory else None
-    often = {"evaluate_every": BATCH, "evaluate_episodes": 2, "evaluate_async": False}
+    often = {"evaluate_every": BATCH, "episodes_per_evaluation": 2, "evaluate_async": False}
     result = train(loggers=logger, run_dir=run_dir, evaluation_episodes=3, **often)
     assert result.evaluation is not None
     steps, values = logger.rows[-1]
@@ -148,7 +153,7 @@ def test_a_logger_that_fails_never_ends_a_training(
 
 def test_a_resumed_run_goes_on_with_the_same_run_and_sends_nothing_twice(tmp_path: Path) -> None:
     first, second = Memory(), Memory()
-    train(4, loggers=first, run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1)
+    train(4, loggers=first, run_dir=tmp_path / "run", evaluate_every=2 * BATCH, episodes_per_evaluation=1)
     hybridppo.resume(tmp_path / "run", total_steps=6 * BATCH, loggers=second, progress=False)
     assert second.opened == ["number 1"]
     assert first.steps + second.steps == ALL
@@ -297,7 +302,7 @@ def test_a_table_has_the_lines_of_metrics(tmp_path: Path) -> None:
     """Also with columns that come later, after a resume, and if the file was deleted."""
     run = tmp_path / "run"
     extra = ExtraInTheThird()
-    train(4, track="csv", run_dir=run, callbacks=extra, evaluate_every=2 * BATCH, evaluate_episodes=1)
+    train(4, track="csv", run_dir=run, callbacks=extra, evaluate_every=2 * BATCH, episodes_per_evaluation=1)
     (run / "metrics.csv").unlink()
     hybridppo.resume(run, total_steps=6 * BATCH, progress=False, callbacks=extra)
     rows, lines = table_of(run), lines_of(run)

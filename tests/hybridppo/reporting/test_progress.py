@@ -86,7 +86,7 @@ def test_the_bar_fits_into_80_columns() -> None:
 
 
 def test_an_evaluation_is_written_when_it_happens(capfd: pytest.CaptureFixture[str]) -> None:
-    train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_async=False)
+    train(progress=True, evaluate_every=32, episodes_per_evaluation=2, evaluate_async=False)
     lines = capfd.readouterr().err.splitlines()
     assert lines.pop(0) == "placement cpu, asked for"
     assert len(lines) == 3
@@ -100,7 +100,7 @@ def test_lines_that_cannot_be_written_end_no_training(monkeypatch: pytest.Monkey
     stream.close()
     with monkeypatch.context() as patch:
         patch.setattr("sys.stderr", stream)
-        result = train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_async=False)
+        result = train(progress=True, evaluate_every=32, episodes_per_evaluation=2, evaluate_async=False)
     assert result.metrics["iteration"] >= 2
 
 
@@ -108,9 +108,9 @@ def test_stderr_may_be_replaced_by_an_object_that_only_writes(monkeypatch: pytes
     lines: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr("sys.stderr", SimpleNamespace(write=lines.append, flush=lambda: None))
-        train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_async=False)
+        train(progress=True, evaluate_every=32, episodes_per_evaluation=2, evaluate_async=False)
         patch.setattr("sys.stderr", None)  # as in a program without a console on Windows
-        train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_async=False)
+        train(progress=True, evaluate_every=32, episodes_per_evaluation=2, evaluate_async=False)
     assert sum(line.startswith("evaluation after") for line in lines) == 3
 
 

@@ -33,7 +33,8 @@ def test_everything_works_on_this_machine_and_the_file_says_so(
 ) -> None:
     path = tmp_path / "new" / "doctor.json"
     assert run("--seconds", 0.01, "--json", path) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err == ""
     report = json.loads(path.read_text())
     assert report["is_well"]
     assert report["machine"]["torch"] == torch.__version__
@@ -42,6 +43,8 @@ def test_everything_works_on_this_machine_and_the_file_says_so(
     assert names >= {"devices", "threads", "environment", "files", "speed of placements", "same result: workers"}
     assert names >= {"same result: migrate on the CPU", "same result: hybrid on the CPU"}
     assert all(f"passed: {name} (" in out for name in names)
+    assert out.startswith("not checked: matplotlib ")
+    assert out.splitlines()[-1] == f"All {len(report['checks'])} checks passed."
     assert re.search(r"fastest: cpu; cpu [\d,]+ steps/s, overlap [\d,]+ steps/s", out)
     assert re.search(r"CartPole-v1: [\d,]+ steps/s of one environment", out)
     blas = report["machine"]["BLAS"]

@@ -89,7 +89,7 @@ def test_evaluations_have_a_curve_and_a_result_is_that_of_a_run_that_has_not_gon
 ) -> None:
     run, config = tmp_path / "run", PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     # With this seed, all evaluations have the same mean.
-    options = {"seed": 1098027073, "evaluate_every": 64, "evaluate_episodes": 2, "vectorization": "sync"}
+    options = {"seed": 1098027073, "evaluate_every": 64, "episodes_per_evaluation": 2, "vectorization": "sync"}
     options["progress"] = False
     hybridppo.train("CartPole-v1", total_steps=160, config=config, placement="cpu", run_dir=run, **options)
     texts = Page(hybridppo.write_report(run).read_text(encoding="utf-8")).texts

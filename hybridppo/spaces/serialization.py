@@ -92,14 +92,14 @@ def _discrete(json: Json) -> gym.Space[Any]:
 
 
 def _parts(items: Iterable[tuple[Any, gym.Space[Any]]]) -> Json:
-    return {"spaces": [[_key_to_json(key), space_to_json(part)] for key, part in items]}
+    return {"spaces": [[key_to_json(key), space_to_json(part)] for key, part in items]}
 
 
-def _key_to_json(key: Any) -> Any:
+def key_to_json(key: Any) -> Any:
     """A key as JSON: a tuple becomes a list."""
     key = key.item() if isinstance(key, np.generic) else key
     if isinstance(key, tuple):
-        return [_key_to_json(part) for part in key]
+        return [key_to_json(part) for part in key]
     if not isinstance(key, (str, int)) and not (isinstance(key, float) and math.isfinite(key)):
         raise ConfigurationError(
             f"the key {shown(key)} of a Dict space cannot be saved: use text, numbers, or tuples of those"

@@ -14,13 +14,17 @@ import contextlib
 import io
 import json
 import logging
+import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from importlib import resources
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -43,11 +47,11 @@ from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.kinds import Kind, first_of, kind_of, map_parts
+from hybridppo.spaces.kinds import ChoicesKind, Kind, MultiBinaryKind, first_of, kind_of, map_parts, parts_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowPart
-from hybridppo.spaces.serialization import space_to_json
+from hybridppo.spaces.serialization import key_to_json, space_to_json
 from hybridppo.system.validation import require_path, require_whole
 from hybridppo.tools import numpy_policy
 
@@ -68,10 +72,10 @@ TOLERANCE = 1e-4
 
 
 class TorchPolicy(nn.Module):
-    """The policy as a module: maps a tuple of inputs (`input_names`) to a tuple of outputs (`output_names`).
+    """The policy as a module: maps inputs by name (`input_names`), batches `[B, ...]`, to a tuple (`output_names`).
 
-    An observation of a `Box` is `[B, *Box]`; of other spaces it is a row `[B, n]`: all numbers in order, then all
-    images. `action_mask` is `[B, n]`, and `state` is `[B, state_size]`, zeros at the start of an episode.
+    Each part of an observation is an input in the shape and type of its space. `action_mask` is `[B, n]`, and `state`
+    is `[B, state_size]`, zeros at the start of an episode.
 
     Raises:
         ConfigurationError: for actions that cannot be exported.
@@ -79,26 +83,33 @@ class TorchPolicy(nn.Module):
 
     def __init__(self, agent: Player) -> None:
         super().__init__()
-        self._keys: Sequence[str] | None = None
         self.actor: nn.Module = agent.actor
         space: Any = agent.observation_space
         self._masked = space if isinstance(space, MaskedObservation) else None
         self.mask_size = 0 if self._masked is None else self._masked.num_actions
+        keys = None
         if isinstance(agent, PPO):
-            self._keys, space = agent.config.actor_keys, agent.given_space
-        if self._keys is not None:
-            spaces = _own_parts(space.spaces, self._keys)
-            space = gym.spaces.Dict(spaces) if isinstance(spaces, dict) else gym.spaces.Tuple(spaces)
-        self.encode = ObservationEncoder(space)
-        self.is_image = self.encode.layout.is_one_image and not self.mask_size
+            keys, space = agent.config.actor_keys, agent.given_space
+        pairs = zip(kind_of(space).leaves, _paths(space), strict=True)
+        self.parts = [(leaf, path) for leaf, path in pairs if keys is None or str(path[0]) in keys]
+        """The parts of an observation that the actor sees, and their keys."""
+        self.is_image = len(self.parts) == 1 and self.parts[0][0].image is not None and not self.mask_size
         """Whether the actor takes an image as it is."""
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
         self._lay_out_row(agent)
-        shape = tuple(space.shape) if self.encode.is_array else (len(self.index),)
-        optional = {"action_mask": (self.mask_size,), "state": (self.state_size,)}
-        self._shapes = {"observation": shape, **{name: own for name, own in optional.items() if own[0]}}
-        """The shape of each input, without the batch."""
-        self.input_names = list(self._shapes)
+        names = _names("observation", [path for _, path in self.parts])
+        own = [(tuple(leaf.space.shape), _dtype(leaf)) for leaf, _ in self.parts]
+        self._inputs = dict(zip(names, own, strict=True))
+        """The shape of each input, without the batch, and its type."""
+        optional = {"action_mask": (self.mask_size, torch.int8), "state": (self.state_size, torch.float32)}
+        self._inputs |= {name: ((size,), dtype) for name, (size, dtype) in optional.items() if size}
+        self.input_names = list(self._inputs)
+        for number, (leaf, _) in enumerate(self.parts):
+            if _is_choice(leaf):
+                choices = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
+                options = np.concatenate([*map(np.arange, leaf.sizes)]) + leaf.starts[choices]
+                self.register_buffer(f"choices_{number}", torch.from_numpy(choices), persistent=False)
+                self.register_buffer(f"options_{number}", torch.from_numpy(options), persistent=False)
         self.action_space = agent.action_space
         found = agent.distribution
         # The deterministic action does not depend on how others are drawn.
@@ -108,8 +119,11 @@ class TorchPolicy(nn.Module):
             raise ConfigurationError("a distribution of one's own of several parts of an action cannot be exported")
         self.actions = list(zip(leaves, whole.factors, strict=True))
         """The parts of an action: the space and how it is drawn."""
-        actions = [f"action{leaf.path}" for leaf, _ in self.actions]
-        self.output_names = [*actions, "outputs", *(["next_state"] if self.state_size else [])]
+        self.output_names = [
+            *_names("action", _paths(self.action_space)),
+            "outputs",
+            *(["next_state"] if self.state_size else []),
+        ]
         """The parts of an action, the outputs of the network, and the next state of a recurrent policy."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
@@ -132,51 +146,52 @@ class TorchPolicy(nn.Module):
         kept = [numbers[part.numbers] for part in parts]
         self.kept = np.concatenate([*kept, numbers[end:]])
         """Which numbers of the actor's row are inputs, in their order; a mask is last."""
-        self.index = np.concatenate([*kept, *(image for part in parts for image in images[part.images])])
-        """The place of each number of an observation in the actor's row, images last."""
-        count = len(self.index) + self.mask_size
-        places = np.full(sum(sizes), count)  # of a zero, after the inputs
-        places[[*self.index, *numbers[end:]]] = np.arange(count)
+        index = np.concatenate([*kept, *(image for part in parts for image in images[part.images])])
+        self.num_numbers = len(index)
+        """The length of an observation as a row: numbers with choices one-hot, and then images."""
+        places = np.full(sum(sizes), len(index) + self.mask_size)  # of a zero, after the inputs
+        places[[*index, *numbers[end:]]] = np.arange(len(index) + self.mask_size)
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
 
-    def example(self, size: int) -> tuple[Tensor, ...]:
+    def example(self, size: int) -> dict[str, Tensor]:
         """Inputs of a batch of this size."""
-        dtypes = {"observation": torch.uint8} if self.encode.layout.is_one_image else {}
-        return tuple(torch.zeros(size, *shape, dtype=dtypes.get(name)) for name, shape in self._shapes.items())
+        return {name: torch.zeros(size, *shape, dtype=dtype) for name, (shape, dtype) in self._inputs.items()}
 
-    def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> list[Array]:
+    def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> dict[str, Array]:
         """The inputs for one observation of the environment, a batch of one each."""
-        if self.encode.is_array:
-            encoded = self.encode(np.asarray(observation)[None]).reshape(1, *self._shapes["observation"])
-        else:
-            own = observation if self._keys is None else _own_parts(observation, self._keys)
-            row = self.encode.one(own).reshape(-1)
-            images = [row[at] for leaf, at in self.encode.parts if leaf.image is not None]
-            encoded = np.concatenate([self.encode.layout.numbers(row), *images], dtype=np.float32)[None]
-        arrays = [encoded]
+        arrays: list[Array] = [
+            leaf.checked(reduce(getitem, path, observation))[None].astype(_dtype_of_numpy(leaf))
+            for leaf, path in self.parts
+        ]
         if self._masked is not None:
-            arrays.append(self._masked.mask_row(action_mask)[None])
+            arrays.append(self._masked.mask_row(action_mask)[None].astype(np.int8))
         if self.state_size:
             arrays.append(np.zeros((1, self.state_size), np.float32) if state is None else state)
-        return arrays
+        return dict(zip(self.input_names, arrays, strict=True))
 
     def parts_of(self, action: Any) -> list[Any]:
         """The parts of one action of the environment, in the order of `actions`."""
         return list(kind_of(self.action_space).values(action))
 
-    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Outputs of a batch of inputs. Choices are int64, numbers float32."""
-        given = dict(zip(self.input_names, inputs, strict=True))
-        rows = observation = given["observation"]
+        rows = next(iter(inputs.values()))
         if not self.is_image:
-            numbers = observation.reshape(observation.shape[0], len(self.index)).float()
-            mask = [given["action_mask"]] if self.mask_size else []
-            nothing = numbers.new_zeros((numbers.shape[0], 1))
-            rows = torch.cat((numbers, *mask, nothing), dim=-1)[:, self.get_buffer("places")]
+            flat: tuple[list[Tensor], list[Tensor]] = [], []  # numbers, images
+            for number, (leaf, _) in enumerate(self.parts):
+                part = inputs[self.input_names[number]]
+                part = part.reshape(part.shape[0], math.prod(leaf.space.shape))
+                if _is_choice(leaf):  # one-hot
+                    chosen = part.long()[:, self.get_buffer(f"choices_{number}")]
+                    part = chosen == self.get_buffer(f"options_{number}")
+                flat[leaf.image is not None].append(part.float())
+            mask = [inputs["action_mask"].float()] if self.mask_size else []
+            nothing = torch.zeros_like((flat[0] + flat[1])[0][:, :1])
+            rows = torch.cat((*flat[0], *flat[1], *mask, nothing), dim=-1)[:, self.get_buffer("places")]
         after: tuple[Tensor, ...] = ()
         if self.state_size:
-            starts = torch.zeros_like(given["state"][:, 0], dtype=torch.bool)
-            of_step, states = self.actor(rows.unsqueeze(0), given["state"], starts.unsqueeze(0))
+            starts = torch.zeros_like(inputs["state"][:, 0], dtype=torch.bool)
+            of_step, states = self.actor(rows.unsqueeze(0), inputs["state"], starts.unsqueeze(0))
             outputs, after = of_step[0], (states[0],)
         else:
             outputs = self.actor(rows)
@@ -202,16 +217,22 @@ class TorchPolicy(nn.Module):
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""
-        observation, end = [], self.encode.layout.num_numbers
-        for leaf, at in self.encode.parts:
-            start, size = (at.start, leaf.size) if leaf.image is None else (end, leaf.image.num_bytes)
-            end += 0 if leaf.image is None else size
-            observation.append(
-                {"name": leaf.path, "start": start, "stop": start + size, "space": space_to_json(leaf.space)}
-            )
+        observation = [
+            {
+                "name": leaf.path,
+                "input": name,
+                "keys": [key_to_json(key) for key in path],
+                "space": space_to_json(leaf.space),
+                "shape": list(leaf.space.shape),
+                **({"sizes": leaf.sizes, "first": leaf.starts.tolist()} if _is_choice(leaf) else {}),
+            }
+            for name, (leaf, path) in zip(self.input_names, self.parts, strict=False)
+        ]
         choices = kind_of(self.action_space).mask_parts if self.mask_size else []
-        examples = zip(self.input_names, self.example(1), strict=True)
-        inputs = [{"name": name, "shape": list(x.shape[1:]), "dtype": str(x.dtype)[6:]} for name, x in examples]
+        inputs = [
+            {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+            for name, (shape, dtype) in self._inputs.items()
+        ]
         return {
             "hybridppo": __version__,
             "inputs": inputs,
@@ -219,14 +240,17 @@ class TorchPolicy(nn.Module):
             "observation": observation,
             "action_mask": [{"name": name, "size": size} for name, size in choices],
             "action_space": space_to_json(self.action_space),
-            "action": [self._about_part(leaf, factor) for leaf, factor in self.actions],
+            "action": [
+                {**self._about_part(leaf, factor), "output": name}
+                for name, (leaf, factor) in zip(self.output_names, self.actions, strict=False)
+            ],
         }
 
     def _about_part(self, leaf: Kind[Any], factor: Factor) -> dict[str, Any]:
         part: Any = factor.distribution
         start, size = factor.outputs.start, part.size if isinstance(part, BoxDistribution) else part.output_size
         place = {"start": start, "stop": start + size}
-        found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
+        found = {"name": leaf.path, **place, "space": space_to_json(leaf.space)}
         if isinstance(part, BoxDistribution):
             return {**found, "kind": "numbers", "squashed": "center" in part.constants}
         if isinstance(part, OwnDistribution):
@@ -272,16 +296,38 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         "state_size": policy.state_size,
         "num_layers": len(own) // 2,
         "activation": twin.activation,
-        "observation_size": policy.encode.size,
+        "observation_size": policy.num_numbers,
         "mask_size": policy.mask_size,
     }
     return about, arrays
 
 
-def _own_parts(whole: Any, keys: Sequence[str]) -> Any:
-    if isinstance(whole, Mapping):
-        return {key: part for key, part in whole.items() if str(key) in keys}
-    return tuple(part for number, part in enumerate(whole) if str(number) in keys)
+def _paths(space: Any) -> list[tuple[Any, ...]]:
+    """The keys of each part of a space, in the order of `Kind.leaves`; () for a space without parts."""
+    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        return [()]
+    return [(key, *rest) for key, part in parts_of(space) for rest in _paths(part)]
+
+
+def _names(prefix: str, paths: Sequence[Sequence[Any]]) -> list[str]:
+    """A name for each part, such as `observation.camera`. Graphs of torch allow only letters, digits, `_` and dots."""
+    names = [".".join((prefix, *(re.sub(r"\W+", "_", str(key)) for key in path))) for path in paths]
+    return [name if names.count(name) == 1 else f"{name}.{number}" for number, name in enumerate(names)]
+
+
+def _is_choice(leaf: Kind[Any]) -> TypeGuard[ChoicesKind]:
+    """Whether a part is one-hot in a row."""
+    return isinstance(leaf, ChoicesKind) and not isinstance(leaf, MultiBinaryKind)
+
+
+def _dtype_of_numpy(leaf: Kind[Any]) -> "np.dtype[Any]":
+    """The type of an input: its space's, if all network formats have it, else float32."""
+    dtype = np.dtype(leaf.space.dtype)
+    return dtype if dtype.kind in "bi" or dtype.name in ("uint8", "float32", "float64") else np.dtype(np.float32)
+
+
+def _dtype(leaf: Kind[Any]) -> torch.dtype:
+    return torch.from_numpy(np.zeros(1, _dtype_of_numpy(leaf))).dtype
 
 
 @dataclass(frozen=True)
@@ -381,7 +427,7 @@ def _as_onnx(policy: TorchPolicy) -> Form:
         program.model.metadata_props["hybridppo"] = json.dumps(policy.about(), allow_nan=False)
         data = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return data, _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
+    return data, _call(policy, lambda inputs: session.run(None, inputs))
 
 
 def _as_torch(policy: TorchPolicy) -> Form:
@@ -390,8 +436,8 @@ def _as_torch(policy: TorchPolicy) -> Form:
         torch.export.save(_traced(policy), file, extra_files={ABOUT_FILE: json.dumps(policy.about(), allow_nan=False)})
         module = torch.export.load(io.BytesIO(file.getvalue())).module()
 
-    def run(arrays: list[Array]) -> Any:
-        return [output.numpy() for output in module(tuple(map(torch.from_numpy, arrays)))]
+    def run(inputs: dict[str, Array]) -> Any:
+        return [output.numpy() for output in module({name: torch.from_numpy(x) for name, x in inputs.items()})]
 
     return file.getvalue(), _call(policy, run)
 
@@ -402,11 +448,11 @@ def _traced(policy: TorchPolicy) -> torch.export.ExportedProgram:
     for tensor in (*alone.parameters(), *alone.buffers()):
         tensor.data = tensor.data.clone()  # its own storage: all parameters of an agent, also the critic's, share one
     inputs, batch = policy.example(2), torch.export.Dim("batch")
-    return torch.export.export(alone, (inputs,), dynamic_shapes=(tuple({0: batch} for _ in inputs),))
+    return torch.export.export(alone, (inputs,), dynamic_shapes=({name: {0: batch} for name in inputs},))
 
 
-def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
-    """Acts on one observation, with `run`, which computes outputs from inputs, both in order, for a batch of one."""
+def _call(policy: TorchPolicy, run: Callable[[dict[str, Array]], Any]) -> Call:
+    """Acts on one observation, with `run`, which computes outputs in order from inputs by name, for a batch of one."""
 
     def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
         found = run(policy.inputs(observation, action_mask, state))
@@ -426,10 +472,9 @@ def _as_numpy(policy: TorchPolicy) -> Form:
     reader = numpy_policy.Policy(file)
 
     def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
-        inputs = [array[0] for array in policy.inputs(observation, action_mask, None)]
-        mask = inputs[1] if policy.mask_size else None
-        outputs, _ = reader.outputs(inputs[0], action_mask=mask, state=state)
-        action, state = reader.act(inputs[0], action_mask=mask, state=state)
+        mask = policy.inputs(observation, action_mask, None)["action_mask"][0] if policy.mask_size else None
+        outputs, _ = reader.outputs(observation, action_mask=mask, state=state)
+        action, state = reader.act(observation, action_mask=mask, state=state)
         return policy.parts_of(action), outputs, state
 
     return file.getvalue(), call

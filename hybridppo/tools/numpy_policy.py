@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 3
+FORMAT = 4
 FORBIDDEN = np.float32(-1e8)
 
 
@@ -40,8 +40,7 @@ class Policy:
         """The action, as the environment takes it, and the next state.
 
         Args:
-            observation: an array, if the space is a `Box`; else a row: all parts one after the other, and choices
-                one-hot.
+            observation: as the environment returns it.
             action_mask: 1 for each allowed option of each choice, 0 for the others, one choice after the other.
             state: from the last call; None at the start of an episode, and without a memory.
 
@@ -54,7 +53,7 @@ class Policy:
     def outputs(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> "tuple[Any, Any]":
         """The outputs of the network (logits, or means and log standard deviations), and the next state."""
         about = self.about
-        row = self._numbers("observation", observation, about["observation_size"])
+        row = self._row(observation)
         mask = None
         if about["mask_size"]:
             if action_mask is None:
@@ -88,6 +87,25 @@ class Policy:
             variance = np.exp(np.float32(2.0) * self._arrays["feature_log_std"]) @ (features * features)
             row = np.concatenate((row, np.float32(0.5) * np.log(variance + np.float32(1e-6))))
         return row, state
+
+    def _row(self, observation: Any) -> Any:
+        """All parts of an observation in order, choices one-hot."""
+        row = []
+        for part in self.about["observation"]:
+            name, value, size = part["input"], observation, int(np.prod(part["shape"]))
+            for key in part["keys"]:
+                try:
+                    value = value[_key(key)]
+                except (IndexError, KeyError, TypeError):
+                    raise ValueError(f"the observation has no {name}, got {observation!r}") from None
+            if "sizes" not in part:
+                row.append(self._numbers(name, value, size))
+                continue
+            for number, options, first in zip(np.ravel(value), part["sizes"], part["first"], strict=True):
+                if number - first not in range(options):
+                    raise ValueError(f"{name} must be from {first} to {first + options - 1}, got {value}")
+                row.append(np.eye(options, dtype=np.float32)[int(number) - first])
+        return np.concatenate(row)
 
     def _numbers(self, name: str, value: Any, size: int) -> Any:
         array = np.asarray(value, np.float32).reshape(-1)

@@ -81,7 +81,7 @@ REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) 
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|IsaacLab|Playground")
 ACCOUNT = Reason("needs an account of the Hugging Face Hub", r"USER/|hf auth login")
-COMPILED = Reason("is compiled by C++", r"#include")
+COMPILED = Reason("is compiled by C++, in test_export.py", r"#include|g\+\+|aoti_compile")
 
 NOT_RUN = {
     # What a block, or a command of one, begins with.
@@ -104,7 +104,9 @@ NOT_RUN = {
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
     "env = hybridppo.tensors.IsaacLab": PACKAGES,
-    "#include <torch/": COMPILED,
+    "#include <iostream>": COMPILED,
+    "torch._inductor.aoti_compile_and_package": COMPILED,
+    "TORCH=$(python": COMPILED,
     "hf auth login": ACCOUNT,
     "hybridppo push": ACCOUNT,
     'agent = hybridppo.pretrained("USER/': ACCOUNT,

@@ -10,8 +10,8 @@ from hybridppo.tools import export as exporting
 
 
 @torch.no_grad()
-def _run(policy: Any, arrays: list[Any]) -> list[Any]:
-    return [output.numpy() for output in policy(tuple(map(torch.from_numpy, arrays)))]
+def _run(policy: Any, inputs: dict[str, Any]) -> list[Any]:
+    return [output.numpy() for output in policy({name: torch.from_numpy(array) for name, array in inputs.items()})]
 
 
 def in_torch(policy: Any) -> Any:

@@ -175,8 +175,7 @@ def test_every_space_that_trains_is_saved_loaded_resumed_played_and_exported(
     else:
         exported = hybridppo.export(run, tmp_path / "policy.npz", check_steps=20)
         assert exported.largest_difference < 1e-4
-        policy = Policy(tmp_path / "policy.npz")
-        action, _ = policy.act(ObservationEncoder(observations).one(member(observations, drawn)))
+        action, _ = Policy(tmp_path / "policy.npz").act(member(observations, drawn))
         assert actions.contains(action)
     assert remove_last_checkpoint(run) < 32
     resumed = hybridppo.resume(run, env=make, progress=False)

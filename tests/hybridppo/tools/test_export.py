@@ -1,8 +1,10 @@
 """Policies as files: their outputs, their formats, and when they are refused."""
 
 import json
+import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -228,16 +230,36 @@ import json, sys, torch
 about = {"hybridppo.json": ""}
 program = torch.export.load(sys.argv[1], extra_files=about)
 about = json.loads(about["hybridppo.json"])
-assert [part["name"] for part in about["inputs"]] == ["observation", "action_mask"], about
-assert about["outputs"] == ["action[0]", "action[1]", "outputs"], about
-inputs = [torch.ones(5, *part["shape"], dtype=getattr(torch, part["dtype"])) for part in about["inputs"]]
-number, choice, outputs = program.module()(tuple(inputs))
+assert [part["name"] for part in about["inputs"]] == ["observation.0", "observation.1", "action_mask"], about
+assert about["outputs"] == ["action.0", "action.1", "outputs"], about
+inputs = {part["name"]: torch.ones(5, *part["shape"], dtype=getattr(torch, part["dtype"])) for part in about["inputs"]}
+number, choice, outputs = program.module()(inputs)
 assert number.shape == (5, 1) and choice.tolist() == [choice[0].item()] * 5 and 1 <= choice[0] <= 3
 assert not {"gymnasium", "hybridppo"} & sys.modules.keys()
 print(sum(tensor.numel() for tensor in program.state_dict.values()))
 """
     found = run_python("-c", code, tmp_path / "policy.pt2", check=True, warm=False)
     assert int(found.stdout) < sum(tensor.numel() for tensor in (*agent.actor.parameters(), *agent.actor.buffers())) + 9
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux")
+def test_cpp_loads_what_the_page_compiles(tmp_path: Path) -> None:
+    agent = hybridppo.PPO(Box(-1.0, 1.0, (4,)), Discrete(3), ppo_config(hidden_sizes=(4,)), seed=1)
+    hybridppo.export(agent.save(tmp_path / "agent"), tmp_path / "policy.pt2", check_steps=1)
+    page = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
+    python, cpp, bash = (
+        re.findall(rf"^```{language}\n((?:(?!```).)*{sign}.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+        for language, sign in (("python", "aoti_compile"), ("cpp", "int main"), ("bash", r"g\+\+"))
+    )
+    load = "import torch\nprogram = torch.export.load('policy.pt2')\n"
+    run_python("-c", load + python, cwd=tmp_path, check=True, warm=False)
+    (tmp_path / "policy.cpp").write_text(cpp)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = f"{bash}\n./policy"
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{agent.act(np.zeros(4, np.float32))}\n"), done.stderr
 
 
 @pytest.mark.extras
@@ -261,7 +283,7 @@ def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(path)
     batch = {}
     for each in session.get_inputs():  # a batch of five, of whatever there is
-        dtype = np.uint8 if each.type == "tensor(uint8)" else np.float32
+        dtype = {"tensor(float)": np.float32, "tensor(double)": np.float64}.get(each.type, each.type[7:-1])
         batch[each.name] = np.ones((5, *each.shape[1:]), dtype)
     action, *_ = session.run(None, batch)
     assert len(action) == 5
@@ -289,11 +311,11 @@ def test_a_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     from hybridppo.tools.numpy_policy import Policy
 
     about = Policy(tmp_path / "policy.npz").about
-    seen = [(part["name"], part["start"], part["stop"], part["space"]["type"]) for part in about["observation"]]
-    assert seen == [("['a']", 0, 3, "Discrete"), ("['b']", 3, 6, "Box")]
+    seen = [(part["name"], part["input"], part["keys"], part["space"]["type"]) for part in about["observation"]]
+    assert seen == [("['a']", "observation.a", ["a"], "Discrete"), ("['b']", "observation.b", ["b"], "Box")]
     assert about["observation"][1]["space"]["dtype"] == "float64"
     assert [(part["name"], part["output"], part["kind"]) for part in about["action"]] == [
-        ("['y']", "action['y']", "numbers"), ("['z']", "action['z']", "choices")
+        ("['y']", "action.y", "numbers"), ("['z']", "action.z", "choices")
     ]  # fmt: skip
 
 
@@ -306,10 +328,15 @@ def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", check_steps=10)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     about = json.loads(session.get_modelmeta().custom_metadata_map["hybridppo"])
-    assert [each.name for each in session.get_inputs()] == ["observation", "action_mask"]
-    assert [each.shape[1:] for each in session.get_inputs()] == [[306], [2]]
-    found = [(part["name"], part["start"], part["stop"]) for part in about["observation"]]
-    assert found == [("['camera']", 6, 306), ("['gear']", 0, 3), ("['speed']", 3, 6)]
+    assert [(each.name, each.type, each.shape[1:]) for each in session.get_inputs()] == [
+        ("observation.camera", "tensor(uint8)", [10, 10, 3]), ("observation.gear", "tensor(int64)", []),
+        ("observation.speed", "tensor(double)", [3]), ("action_mask", "tensor(int8)", [2]),
+    ]  # fmt: skip
+    assert [part["input"] for part in about["observation"]] == [each.name for each in session.get_inputs()][:3]
+    agent, observation = hybridppo.load(tmp_path / "run"), MIXED[0].sample()
+    batch = {f"observation.{key}": np.asarray(part)[None] for key, part in observation.items()}
+    action, *_ = session.run(None, {**batch, "action_mask": np.array([[0, 1]], np.int8)})
+    assert action[0] == agent.act(observation, action_mask=np.array([0, 1], np.int8)) == 1
     assert about["action_mask"] == [{"name": "", "size": 2}]
     assert [part["output"] for part in about["action"]] == ["action"]
 
@@ -415,6 +442,24 @@ def test_numpy_refuses_what_does_not_fit(arguments: dict[str, Any], said: str, t
         Policy(tmp_path / "policy.npz").act(given.pop("observation"), **given)
 
 
+def test_numpy_names_the_part_that_does_not_fit(tmp_path: Path) -> None:
+    agent = hybridppo.PPO(Dict(a=VECTOR, b=Discrete(3, start=5)), Discrete(2), ppo_config(hidden_sizes=(4,)))
+    hybridppo.export(agent.save(tmp_path / "agent"), tmp_path / "policy.npz", check_steps=5)
+    from hybridppo.tools.numpy_policy import Policy
+
+    policy = Policy(tmp_path / "policy.npz")
+    seen = {"a": np.array([1.0, -2.0, 0.5]), "b": 7}
+    assert policy.act(seen)[0] == agent.act(seen)
+    for changes, message in (
+        ({"b": 4}, r"observation\.b must be from 5 to 7, got 4"),
+        ({"a": [1.0]}, r"observation\.a must have 3 numbers, got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.act({**seen, **changes})
+    with pytest.raises(ValueError, match=r"the observation has no observation\.b"):
+        policy.act({"a": seen["a"]})
+
+
 def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "run", POLICIES["choices"])
     numpy_form = exporting.numpy_form
@@ -443,7 +488,7 @@ def test_a_real_environment_takes_the_action_of_numpy(tmp_path: Path) -> None:
     options: dict[str, Any] = {"total_steps": 64, "placement": "cpu", "progress": False, "config": config}
     hybridppo.train("FrozenLake-v1", run_dir=tmp_path / "run", **options)
     hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=5)
-    action, _ = exporting.numpy_policy.Policy(tmp_path / "policy.npz").act(np.eye(16, dtype=np.float32)[0])
+    action, _ = exporting.numpy_policy.Policy(tmp_path / "policy.npz").act(0)
     env = gym.make("FrozenLake-v1")
     env.reset(seed=0)
     env.step(action)  # looks it up
@@ -452,9 +497,12 @@ def test_a_real_environment_takes_the_action_of_numpy(tmp_path: Path) -> None:
 def test_a_file_that_sees_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "run", POLICIES["choices"])
     inputs = TorchPolicy.inputs
-    monkeypatch.setattr(TorchPolicy, "inputs", lambda *arguments: [0.0 * each for each in inputs(*arguments)])
+    monkeypatch.setattr(
+        TorchPolicy, "inputs", lambda *given: {name: 0.0 * each for name, each in inputs(*given).items()}
+    )
+    monkeypatch.setitem(exporting._FORMS, ".torch", in_torch)
     with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
-        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz")
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.torch")
 
 
 def test_what_has_no_form_is_refused(tmp_path: Path) -> None:

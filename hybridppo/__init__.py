@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO as PPO
     from hybridppo.auto.auto import Auto as Auto
     from hybridppo.distributions.own import ActionDistribution as ActionDistribution
+    from hybridppo.environments.adapters import TupleOfAgents as TupleOfAgents
     from hybridppo.environments.packages import make_env as make_env
     from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
     from hybridppo.environments.wrappers import FrameStack as FrameStack
@@ -76,6 +77,7 @@ _NAMES = {
     "hybridppo.auto.auto": "Auto",
     "hybridppo.distributions.own": "ActionDistribution",
     "hybridppo.environments.packages": "make_env",
+    "hybridppo.environments.adapters": "TupleOfAgents",
     "hybridppo.environments.two_players": "TwoPlayers",
     "hybridppo.environments.wrappers": "FrameStack",
     "hybridppo.errors": "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "

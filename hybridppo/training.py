@@ -146,6 +146,7 @@ def train(
     frame_stack: int = 1,
     clip_rewards: bool | None = None,
     episodic_life: bool = False,
+    reward_weights: tuple[float, ...] = (),
     info_metrics: tuple[str, ...] = (),
     step_infos: tuple[str, ...] = (),
 ) -> TrainResult:
@@ -246,6 +247,8 @@ def train(
             only.
         episodic_life: In Atari games, end an episode with the loss of a life while training; evaluations play whole
             games.
+        reward_weights: For environments whose reward is several numbers: the weight of each in their sum, which is the
+            reward. The metrics info/reward_0 and on have each number's mean over steps.
         info_metrics: Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have
             the entry, and `episode_info/NAME`, the mean of the last entry of each episode that ended. A pattern such as
             Episode_Reward/* stands for all entries that match it.

@@ -4,6 +4,7 @@ The check for finite numbers runs at every step, as one dot product (`finite_tes
 are checked in the first reset and the first step, and bounds after each rollout until there was a warning.
 """
 
+import inspect
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -35,6 +36,12 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
             f"it has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew elsewhere",
             "leave it out: normalize_observations and normalize_rewards of PPOConfig do the same",
         )
+    env = _copy_of(environments)
+    if env is not None and callable(getattr(env.unwrapped, "action_masks", None)) and not hasattr(env, "mask"):
+        yield (
+            "it has a method action_masks, and action_masks is False: agents may choose what the mask forbids",
+            "action_masks=True (--action-masks) obeys it",
+        )
     for part, _ in () if has_own_networks else environments.encode.parts:
         if part.image is not None and (largest := int(part.space.high.max())) < 128:
             yield (
@@ -50,11 +57,16 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
             )
 
 
-def _normalising_wrapper(environments: Any) -> str | None:
-    """The outermost of gymnasium's wrappers that normalise by statistics of their own; None if there is none."""
+def _copy_of(environments: Any) -> Any:
+    """The first of the copies of a gymnasium environment; None if they are no copies of one."""
     environments = getattr(environments, "parts", [environments])[0]  # of several learners
     subs = getattr(environments, "sub_environments", None)
-    env = subs[0].env if subs else getattr(environments, "vector", None)
+    return subs[0].env if subs and isinstance(subs[0].env, gym.Env) else None
+
+
+def _normalising_wrapper(environments: Any) -> str | None:
+    """The outermost of gymnasium's wrappers that normalise by statistics of their own; None if there is none."""
+    env = _copy_of(environments) or getattr(getattr(environments, "parts", [environments])[0], "vector", None)
     while env is not None:
         if type(env).__name__ in ("NormalizeObservation", "NormalizeReward"):
             return type(env).__name__
@@ -82,6 +94,15 @@ def five_of(result: Any, of: str = "gymnasium.Env.step: observation, reward, ter
     return result
 
 
+def takes_seed(reset: Any) -> bool:
+    """Whether a `reset` has a parameter `seed`."""
+    try:
+        parameters = inspect.signature(reset).parameters
+    except (TypeError, ValueError):  # Python cannot inspect it
+        return True
+    return "seed" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
 def two_of(result: Any) -> Any:
     """The result of `reset`, which must have two values.
 
@@ -101,7 +122,13 @@ def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, b
     """
     observation, reward, terminated, truncated, info = five_of(result)
     observation = encode.checked(observation)
-    number = float(as_scalar("its reward", as_numbers("its reward", reward)))
+    array = as_numbers("its reward", reward)
+    if array.size > 1:
+        raise BadValueError(
+            f"its reward must be one number, and is {shown(reward)}: reward_weights (--reward-weights) makes one of "
+            "several; if they are of several agents, wrap it in hybridppo.TupleOfAgents"
+        )
+    number = float(as_scalar("its reward", array))
     require_finite("its reward", np.asarray(number))
     return observation, number, as_flag("its terminated", terminated), as_flag("its truncated", truncated), info
 

@@ -18,6 +18,7 @@ from hybridppo.environments.multi_agent import is_parallel, multi_agent_environm
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import (
     NO_LIMIT,
+    adapted,
     env_of_id,
     import_modules,
     is_atari,
@@ -109,8 +110,9 @@ def make_environments(
     with closed_if_refused(environments):
         if (problem := _misfit(options, environments)) is not None:
             raise ConfigurationError(problem)
-        if options.info_metrics or options.step_infos:
-            environments.measure_infos(options.info_metrics, options.step_infos)
+        names = (*options.info_metrics, *(f"reward_{number}" for number in range(len(options.reward_weights))))
+        if names or options.step_infos:
+            environments.measure_infos(names, options.step_infos)
     return environments
 
 
@@ -250,6 +252,7 @@ def _made_by(
     copies: int | None,
 ) -> Environments:  # fmt: skip
     """The environments that a function makes: one that is copied, or all of them."""
+    make = partial(_adapted, make)
     made = make()
     with closed_if_refused(made):
         if is_tensor_env(made):
@@ -259,7 +262,10 @@ def _made_by(
         if isinstance(made, gym.Env):
             require_spaces(made)
         elif is_parallel(made) or takes_turns(made):
-            options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
+            kind = "environments of several agents"
+            options.refuse(
+                kind, "frame_stack", "reward_weights", remedy="leave it out, or do it within the environment"
+            )
         else:
             known = "a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv"
             raise EnvError(f"the function must make {known}; it made {type(made).__name__}{_lacking(made)}")
@@ -268,12 +274,21 @@ def _made_by(
     return SubEnvironments(wrapped, copies or num_envs, first, options.on_env_error, has_agents=has_agents)
 
 
+def _adapted(make: Callable[[], Any]) -> Any:
+    return adapted(make())
+
+
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: bool) -> Callable[[], Any]:
     """`make` with the wrapper that several agents or an option need."""
     if isinstance(options, SelfPlayOptions) and has_agents:
         return partial(self_play_game, make, options)
     if has_agents:
         return partial(multi_agent_environment, make, options.action_masks, _critics_observe(options))
+    if weights := options.reward_weights:
+        from hybridppo.environments.adapters import WeightedRewards
+
+        options, make_one = replace(options, reward_weights=()), make
+        return _wrapped(lambda: WeightedRewards(make_one(), weights), options, has_agents)
     if options.action_masks:
         return lambda: MaskInObservation(make())
     return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)

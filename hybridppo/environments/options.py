@@ -27,7 +27,7 @@ OnEnvError = Literal["raise", "restart"]
 INSTEAD_OF_ASYNC = (
     "use num_workers (--num-workers) to step environments in processes; as many as num_envs step each in its own"
 )
-NEED_COPIES = ("on_env_error", "action_masks", "frame_stack")
+NEED_COPIES = ("on_env_error", "action_masks", "frame_stack", "reward_weights")
 """Options for copies of an environment that the library makes."""
 POSITIVE_SECONDS: Rule = "must be positive", lambda seconds: seconds > 0
 MOST_FRAMES = 64
@@ -67,6 +67,9 @@ class EnvironmentOptions:
     """Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari only."""
     episodic_life: bool = False
     """In Atari games, end an episode with the loss of a life while training; evaluations play whole games."""
+    reward_weights: tuple[float, ...] = ()
+    """For environments whose reward is several numbers: the weight of each in their sum, which is the reward. The
+    metrics info/reward_0 and on have each number's mean over steps."""
 
     info_metrics: tuple[str, ...] = field(default=(), metadata=SAME_RESULT)
     """Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have the entry, and
@@ -82,6 +85,10 @@ class EnvironmentOptions:
             if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
                 raise ConfigurationError(f"{option} must be a tuple of names of entries in infos, got {shown(names)}")
             object.__setattr__(self, option, tuple(names))
+        weights: Any = self.reward_weights
+        is_valid = isinstance(weights, (list, tuple)) and all(isinstance(each, (int, float)) for each in weights)
+        require(self, "reward_weights", is_valid, "must be a tuple of numbers")
+        object.__setattr__(self, "reward_weights", tuple(map(float, weights)))
         if shown(self.vectorization) == "'async'":
             names = ", ".join(get_args(Vectorization))
             raise ConfigurationError(f"vectorization must be one of {names}, got 'async': {INSTEAD_OF_ASYNC}")
@@ -113,7 +120,7 @@ class EnvironmentOptions:
     @property
     def needs_copies(self) -> bool:
         """Whether an option needs copies made by the library."""
-        return self.restarts or self.action_masks or self.frame_stack > 1
+        return self.restarts or self.action_masks or self.frame_stack > 1 or bool(self.reward_weights)
 
     @property
     def vectorization_of_evaluation(self) -> Vectorization:

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -31,9 +31,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TransformObservation
 
+from hybridppo.environments.checks import takes_seed
 from hybridppo.errors import ConfigurationError, EnvError, failures, pip_install, shown, shown_error
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.system.validation import require_whole
+
+COUNTS = ("n_agents", "num_agents", "nagents", "n_agent", "agents")
+"""Attributes that packages have for the number of agents, or for the list of them."""
 
 MAX_SEED = 2**31 - 1
 """ale-py and EnvPool take seeds of 31 bits."""
@@ -282,7 +286,7 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
     """One environment as `train` steps it, with the observations that a trained agent takes.
 
     Args:
-        env_id: the environment's id.
+        env_id: the environment's id, or `module:function` for a function that makes it.
         episodic_life: whether the loss of a life ends an episode of an Atari game.
         imports: modules that register environments, to import first, with commas between them.
         **env_kwargs: arguments of the environment, if gymnasium makes it.
@@ -294,7 +298,10 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
     """
     if not isinstance(env_id, str):
         raise ConfigurationError(f"make_env takes an environment's id, got {shown(env_id)}: call a function yourself")
-    return env_of_id(env_id, episodic_life, imports, **env_kwargs)
+    import_modules(imports)
+    source: Any = source_of(env_id)
+    made = source(**env_kwargs) if callable(source) else env_of_id(env_id, episodic_life, "", **env_kwargs)
+    return cast("gym.Env[Any, Any]", adapted(made))
 
 
 def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: Any) -> "gym.Env[Any, Any]":
@@ -310,6 +317,45 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
     require_limit(env_kwargs)
     env = gym.make(spec_of(env_id).id, **env_kwargs)
     return package.wrapper(env)
+
+
+def adapted(made: Any) -> Any:
+    """The environment, or an adapter with gymnasium's or PettingZoo's interface, of which a warning tells once."""
+    if _has_old_interface(made):
+        from hybridppo.environments.adapters import OldInterface
+
+        made = OldInterface(made)
+    if isinstance(made, gym.Env) and _has_agents(made):
+        from hybridppo.environments.adapters import TupleOfAgents
+
+        made = TupleOfAgents(made)
+    return made
+
+
+def _has_old_interface(made: Any) -> bool:
+    """Whether an object has `reset` and `step`, but not as gymnasium has them."""
+    if isinstance(made, gym.Env):
+        return not takes_seed(made.unwrapped.reset)
+    if isinstance(made, type) or any(hasattr(made, name) for name in ("possible_agents", "num_envs")):
+        return False
+    spaces = [getattr(made, name, None) for name in ("observation_space", "action_space")]
+    has_spaces = not any(space is None or callable(space) for space in spaces)
+    return has_spaces and all(callable(getattr(made, name, None)) for name in ("reset", "step"))
+
+
+def _has_agents(env: Any) -> bool:
+    """Whether an environment's spaces are tuples with a part for each of the agents that it says it has."""
+    spaces: list[Any] = [env.observation_space, env.action_space]
+    if not all(isinstance(space, gym.spaces.Tuple) for space in spaces):
+        return False
+    counts = {_count(getattr(env.unwrapped, name, None)) for name in COUNTS}
+    return len(spaces[0].spaces) == len(spaces[1].spaces) in counts
+
+
+def _count(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    return int(value) if isinstance(value, (int, np.integer)) else None
 
 
 def require_limit(env_kwargs: Mapping[str, Any]) -> None:

@@ -116,7 +116,8 @@ class RowMaker:
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Adds the mask in `info["action_mask"]` to an environment's observations, which become rows.
 
-    If observations have a part "action_mask", that is the mask.
+    If observations have a part "action_mask", that is the mask; else, without such an info, what the environment's
+    method `action_masks` returns.
 
     Raises:
         EnvError: if its actions have no choices, since only choices can be masked.
@@ -127,6 +128,8 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         own, is_within = without_mask(env.observation_space), has_mask(env.observation_space)
         self._rows = RowMaker(ObservationEncoder(own), env.action_space, is_within)
         self.observation_space = self._rows.space
+        method = getattr(env.unwrapped, "action_masks", None)
+        self._masks: Any = None if is_within or not callable(method) else method
         self._has_begun = False
         self.mask: Any = None
         """The mask of the last info."""
@@ -135,15 +138,18 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         """The row of the first observation."""
         observation, info = two_of(self.env.reset(seed=seed, options=options))
         is_checked, self._has_begun = not self._has_begun, True
-        row, self.mask = self._rows.row(observation, info, is_checked=is_checked)
+        row, self.mask = self._rows.row(observation, self._with_mask(info), is_checked=is_checked)
         return row, info
 
     def step(self, action: Any) -> Any:
         """The row of the next observation."""
         observation, reward, terminated, truncated, info = five_of(self.env.step(action))
         has_ended = bool(np.any(terminated) or np.any(truncated))
-        row, self.mask = self._rows.row(observation, info, has_ended=has_ended)
+        row, self.mask = self._rows.row(observation, self._with_mask(info), has_ended=has_ended)
         return row, reward, terminated, truncated, info
+
+    def _with_mask(self, info: Any) -> Any:
+        return info if self._masks is None or MASK in info else {MASK: self._masks()}
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):

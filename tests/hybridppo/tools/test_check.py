@@ -114,11 +114,6 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
     "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
     "reset alone": (variant(reset=lambda env, **options: np.zeros(1)), "error", "its reset did not return two values"),
-    "reset without a seed": (
-        variant(reset=lambda env: 1 / 0),
-        "error",
-        r"^error: environment 0 .* failed in a reset.* \(write reset\(self, \*, seed=None, options=None\)",
-    ),
     "wide actions": (
         variant(action_space=Box(-500.0, 500.0), step=continuous),
         "warning",
@@ -154,11 +149,6 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(variant()())),
         "warning",
         "has the wrapper NormalizeReward, whose statistics are not saved .* -> leave it out: normalize_observations",
-    ),
-    "reset of old Gym": (
-        variant(reset=lambda env: np.zeros(1)),
-        "error",
-        r"unexpected keyword argument 'seed' \(write reset\(self, \*, seed=None, options=None\)",
     ),
     "large observations": (
         variant(observation_space=FAR, seen=far),

@@ -92,6 +92,9 @@ class ActionDistribution:
         return actions
 
 
+ROWS = 32
+"""Arrays are filled up to a multiple of so many rows. Torch may round numbers otherwise that do not fill a vector
+register, and an action must not depend on how many environments its process has."""
 MakeDistribution = Callable[[gym.Space[Any]], ActionDistribution]
 """A subclass of `ActionDistribution`, or a function of an action space that makes an object of one."""
 
@@ -180,11 +183,13 @@ class OwnDistribution(Distribution):
         """The actions that a method of the user's returns, an array for arrays."""
         import torch
 
-        is_array = isinstance(given[0], np.ndarray)
-        tensors = [torch.from_numpy(each) for each in given] if is_array else given
+        num_rows, is_array = len(given[0]), isinstance(given[0], np.ndarray)
+        padded = -(-num_rows // ROWS) * ROWS
+        if is_array:
+            given = tuple(torch.from_numpy(np.resize(each, (padded, *each.shape[1:]))) for each in given)
         with torch.no_grad():
-            actions = getattr(self._on(tensors[0].device), method)(*tensors)
-        return actions.numpy() if is_array else actions
+            actions = getattr(self._on(given[0].device), method)(*given)
+        return actions[:num_rows].numpy() if is_array else actions
 
     def sample(self, outputs: Any, noise: Any) -> Any:  # noqa: D102 - as in the base
         return self._call("sample", outputs, noise)

@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
+from torch.nn.functional import softplus
 from toy_agents import ScriptedAgents
 from toy_environments import HighestAllowed
 
@@ -128,6 +129,22 @@ def test_it_does_on_arrays_and_tensors_what_the_librarys_does() -> None:
     assert torch.equal(there.sample(tensors[0], torch.from_numpy(noise)), torch.from_numpy(actions))
     assert torch.equal(there.to_env(10.0 * tensors[1]), torch.from_numpy(mine.to_env(10.0 * actions)))
     assert there.noise_from(torch.zeros(3, there.num_words, dtype=torch.int64)).shape == (3, 2)
+
+
+class Soft(Gaussian):
+    """Its deviations are by softplus, which torch rounds differently for the last numbers of an array."""
+
+    def normal(self, outputs: Tensor) -> Normal:
+        return Normal(outputs[..., : self.size], softplus(outputs)[..., self.size :])
+
+
+def test_an_action_does_not_depend_on_the_number_of_rows() -> None:
+    mine, generator = own(Soft), np.random.default_rng(0)
+    outputs, noise = generator.standard_normal((96, 4), np.float32), mine.draw_noise(generator, (96,))
+    whole = mine.sample(outputs, noise)
+    for rows in (1, 3, 32):
+        parts = [mine.sample(outputs[i : i + rows], noise[i : i + rows]) for i in range(0, 96, rows)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def test_tensors_move_to_the_device_of_the_outputs() -> None:

@@ -17,6 +17,7 @@ from toy_environments import HighestAllowed
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, PPOConfig
+from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.own import ActionDistribution, OwnDistribution
@@ -202,6 +203,15 @@ def test_networks_begin_with_its_initial_values(options: dict[str, Any]) -> None
     assert PPO(Box(-1.0, 1.0, (3,)), SPACE, action_distribution=Mixture).actor_network.head.out_features == 18
 
 
+def test_a_subclass_chooses_it_by_its_settings() -> None:
+    class Mixing(PPO):
+        def make_distribution(self) -> Distribution:
+            return distribution_for(self.action_space, own=partial(Mixture, count=self.settings["count"]))
+
+    agent = Mixing(Box(-1.0, 1.0, (3,)), SPACE, PPOConfig(settings={"count": 5}))
+    assert agent.actor_network.head.out_features == 30
+
+
 def train(env: Any = "Pendulum-v1", **options: Any) -> Any:
     usual = {
         "config": SMALL,
@@ -248,7 +258,7 @@ def test_a_run_needs_it_again(tmp_path: Path) -> None:
 def test_its_policy_is_exported_in_torch_alone() -> None:
     agent = train(action_distribution=Mixture).agent
     exported, seen = TorchPolicy(agent).eval(), np.full(3, 0.5, np.float32)
-    action, _ = exported((torch.from_numpy(seen)[None],))
+    action, _ = exported({"observation": torch.from_numpy(seen)[None]})
     assert action[0].tolist() == agent.act(seen).tolist()
     with pytest.raises(ConfigurationError, match="the library's distributions of actions: export it as"):
         numpy_form(exported)

@@ -8,6 +8,7 @@ a CPU. `backend_for` in `ppo.py` chooses.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,16 @@ from torch import Tensor
 
 from hybridppo.agents.agent import fill_gradient
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loss import Loss, LossInputs, approx_kl, checked, clip_fraction, scalars, without_padding
+from hybridppo.agents.ppo.loss import (
+    InputsOfMinibatch,
+    Loss,
+    LossInputs,
+    approx_kl,
+    checked,
+    clip_fraction,
+    scalars,
+    without_padding,
+)
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import shared_trunk_of
 from hybridppo.networks.modes import Precision, float32_products, learning_mode, rounding
@@ -67,6 +77,8 @@ class Backend:
         with self._learning():
             steps = minibatch.steps()
             inputs, clip_range = self._inputs(minibatch, steps), steps.clip_range(clip_range)
+            if not isinstance(clip_range, float):  # an array, if minibatches are of NumPy
+                clip_range = torch.as_tensor(clip_range)
             loss = self._agent.loss(inputs, clip_range)
             if self._agent.has_own_loss:
                 loss = checked(loss, inputs.values)
@@ -79,32 +91,20 @@ class Backend:
             self.extra_names = tuple(loss.extra)
         if not loss.extra and not self.extra_names:
             return statistics
-        return torch.cat((statistics, scalars(loss.extra, self.extra_names, statistics.device)))
+        extras = scalars(loss.extra, self.extra_names, inputs.values.device)
+        return torch.cat((torch.as_tensor(statistics), extras))
 
     def _inputs(self, minibatch: Any, steps: Batch) -> LossInputs:
         """The inputs of the loss, of the rows that are steps."""
         with self._rounding():
             outputs, values = (minibatch.only_steps(tensor).float() for tensor in self._forward(minibatch))
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, steps.actions)
-        inputs = LossInputs(
-            observations=steps.observations,
-            raw_observations=steps.observations if steps.raw_observations is None else steps.raw_observations,
-            actions=steps.actions,
-            outputs=outputs,
-            log_ratio=log_prob - steps.log_probs,
-            advantages=steps.advantages,
-            entropy=entropy,
-            values=values,
-            old_values=steps.values,
-            returns=steps.returns,
-            old_outputs=steps.old_outputs,
-            agent=self._agent,
-            columns={name: column for name, column in vars(steps).items() if name not in Batch.__annotations__},
-        )
+        given = {"outputs": outputs, "values": values, "log_ratio": log_prob - steps.log_probs, "entropy": entropy}
+        inputs: LossInputs = InputsOfMinibatch.of(partial(field_of, steps), agent=self._agent, **given)
         return inputs if steps.counted is None else without_padding(inputs, steps.counted)
 
     @torch.no_grad()
-    def _statistics(self, loss: Loss, inputs: LossInputs, clip_range: float | Tensor) -> Tensor:
+    def _statistics(self, loss: Loss, inputs: LossInputs, clip_range: float | Tensor) -> Any:
         """All of `STATISTICS` except the last, of a minibatch."""
         kl, clipped = approx_kl(inputs.log_ratio), clip_fraction(inputs.log_ratio, clip_range)
         return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
@@ -159,3 +159,14 @@ class Backend:
     def _rows_at_once(self, number: int, observations: Tensor) -> int:
         """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
         return max(1, self._config.samples_per_minibatch if observations.dtype == torch.uint8 else number)
+
+
+def field_of(steps: Batch, name: str) -> Any:
+    """The field of `LossInputs` with this name, if a column of a minibatch of tensors or arrays has it."""
+    if name == "columns":
+        own = {each: column for each, column in vars(steps).items() if each not in Batch.__annotations__}
+        return {each: torch.as_tensor(column) for each, column in own.items()}
+    if name == "raw_observations" and steps.raw_observations is None:
+        name = "observations"
+    column = getattr(steps, "values" if name == "old_values" else name)
+    return None if column is None else torch.as_tensor(column)

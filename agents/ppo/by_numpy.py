@@ -16,8 +16,9 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.by_autograd import Backend, field_of
+from hybridppo.agents.ppo.loss import STATISTICS, InputsOfMinibatch, Loss, LossInputs
+from hybridppo.distributions.base import Backward
 from hybridppo.networks.actors import Network, mlp_twin, twin_of
 from hybridppo.networks.modes import linears
 from hybridppo.networks.numpy_actors import FORBIDDEN, NumpyActivation, NumpyTwin
@@ -32,7 +33,7 @@ MOST_KEPT = 8
 class NumpyBackend(Backend):
     """Forward and backward passes in NumPy, of actor and critic together."""
 
-    written_in = "agents/ppo/by_numpy.py"
+    written_in: str | None = "agents/ppo/by_numpy.py"
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
@@ -176,11 +177,11 @@ class Passes:
         self._heads = [(array_of(head.weight), array_of(head.bias)[:, None]) for head in heads]
         self._of_heads = [(gradient_of(head.weight), gradient_of(head.bias)) for head in heads]
         self._mask_size, actor = twins[0].mask_size, agent.actor_network
-        self._free, self._of_free = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        self._free, self.of_free = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
         if isinstance(actor, Network) and actor.log_std is not None:
             log_std = array_of(actor.log_std)
             self._free = log_std[:, None] if log_std.ndim == 1 else log_std
-            self._of_free = gradient_of(actor.log_std)
+            self.of_free = gradient_of(actor.log_std)
 
     def values(self, rows: Array, out: Array) -> None:
         """Compute the critic's values `[B]` of rows `[B, obs]` into `out`."""
@@ -213,13 +214,17 @@ class Passes:
         ):
             layers.backward(inputs, activations, *gradients)
 
+    def probabilities(self, outputs: Array, rows: Any) -> tuple[Array, Array, Backward]:
+        """As `Distribution.gradient`, of the actor's outputs, which are overwritten, and the actions of the rows."""
+        if masks := self._mask_size:
+            outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
+        return self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])  # type: ignore[no-any-return]
+
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
-        config, advantages, masks = self._agent.current, rows.advantages, self._mask_size
+        config, advantages = self._agent.current, rows.advantages
         outputs, (values,) = self.forward(rows.observations)
-        if masks:
-            outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
-        log_prob, entropy, backward = self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])
+        log_prob, entropy, backward = self.probabilities(outputs, rows)
         log_ratio = log_prob - rows.log_probs
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
@@ -233,7 +238,7 @@ class Passes:
         value_errors, d_values = self._value_errors(values, rows.returns, rows.values)
         d_values *= np.float32(config.value_coef / size)
         # The loss has -entropy_coef * mean(entropy).
-        d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self._of_free)
+        d_outputs = backward(d_log_prob, np.float32(-config.entropy_coef / size), self.of_free)
         self.backward(d_outputs, d_values[None])
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
@@ -259,46 +264,85 @@ class Passes:
         return np.maximum(squared, clipped_squared), errors * passes
 
 
-class NumpyNetworks(Backend):
-    """NumPy for the networks, and autograd for the loss: for a custom loss, with MLPs of tanh or ReLU.
+class NumpyNetworks(NumpyBackend):
+    """NumPy for networks and probabilities, and autograd for the loss alone: for a custom loss, with MLPs.
 
-    The loss may also call the networks itself; the gradient of that is added.
+    Autograd differentiates the loss by log-ratios, entropies and values, and by the actor's outputs if the loss reads
+    them. The loss may also call the networks itself; the gradient of that is added. The probabilities of a custom
+    distribution, which has no `gradient`, are autograd's, too.
     """
+
+    written_in = None
 
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
-        self._flat_gradient = array_of(self._parameters.gradient)
-        self._passes = Passes(agent, np.zeros_like(self._flat_gradient))
-        self._last: list[Tensor] = []
-        """The outputs of the last layers of actor and critic."""
+        self._passes = [Passes(agent, np.zeros_like(self._flat_gradient))]  # beside what autograd fills
+        self._leaves: dict[str, Tensor] = {}
+        """The inputs of the last loss by which autograd differentiates it."""
+        self._of_probabilities: Backward | None = None
+        """From the gradients of log-ratios and entropies, that of the actor's outputs."""
 
     @staticmethod
     def supports(agent: Any) -> bool:
         """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
-            agent.has_own_loss
+            (agent.has_own_loss or not agent.distribution.has_gradient)
             and agent.config.precision == "fp32"
             and not getattr(agent.actor_network, "explores", False)
             and has_known_networks(agent)
             and agent.config.samples_per_minibatch <= block_size_of(agent.actor_network)
         )
 
-    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
-        found = self._passes.forward(array_of(minibatch.observations))
-        self._last = [torch.from_numpy(own.T).requires_grad_() for own in found]
-        outputs, values = self._last
-        if isinstance(self._actor, Network):
-            outputs = self._actor.finished(outputs, minibatch.observations)
-        return outputs, values.squeeze(-1)
+    gradient = Backend.gradient
+
+    def _inputs(self, minibatch: Any, steps: Any) -> LossInputs:
+        (passes,) = self._passes
+        outputs, (values,) = passes.forward(minibatch.observations)
+        leaves = self._leaves = {"values": _leaf(values)}
+        own_outputs = outputs.copy()
+
+        def take(name: str) -> Any:
+            if name != "outputs":
+                return field_of(minibatch, name)
+            leaf = leaves["outputs"] = _leaf(own_outputs.T)
+            with torch.enable_grad():  # a loss may read them without gradients first
+                is_finished = not isinstance(self._actor, Network)
+                return leaf if is_finished else self._actor.finished(leaf, torch.from_numpy(minibatch.observations))
+
+        inputs = InputsOfMinibatch.of(take, agent=self._agent)
+        if self._distribution.has_gradient:
+            log_probs, entropies, self._of_probabilities = passes.probabilities(outputs, minibatch)
+            leaves |= {"log_ratio": _leaf(log_probs - minibatch.log_probs), "entropy": _leaf(entropies)}
+            vars(inputs).update(leaves)
+        else:
+            log_prob, entropy = self._distribution.log_prob_and_entropy(inputs.outputs, inputs.actions)
+            log_ratio = log_prob - torch.from_numpy(minibatch.log_probs)
+            vars(inputs).update(values=leaves["values"], log_ratio=log_ratio, entropy=entropy)
+        return inputs
+
+    def _statistics(self, loss: Loss, inputs: LossInputs, clip_range: Any) -> Array:
+        log_ratio, limit = inputs.log_ratio.detach().numpy(), np.asarray(clip_range, np.float32)
+        ratio = np.exp(log_ratio)
+        kl = np.add.reduce(np.expm1(log_ratio) - log_ratio) / len(ratio)
+        clipped = np.count_nonzero(np.abs(ratio - 1.0) > limit) / len(ratio)
+        return np.array((loss.policy.item(), loss.value.item(), loss.entropy.item(), kl, clipped), np.float32)
 
     def _backward(self, total: Tensor) -> None:
         super()._backward(total)
-        # No gradient: the loss does not depend on this network.
-        found = [torch.zeros_like(own) if own.grad is None else own.grad for own in self._last]
-        self._passes.backward(*(gradient.numpy().T for gradient in found))
-        self._flat_gradient += self._passes.gradient
+        (passes,) = self._passes
+        # No gradient: the loss does not depend on this input.
+        nothing = np.zeros(len(self._leaves["values"]), np.float32)
+        of = {name: nothing if leaf.grad is None else leaf.grad.numpy() for name, leaf in self._leaves.items()}
+        d_outputs: Any = of["outputs"].T if "outputs" in of else 0.0
+        if self._of_probabilities is not None:
+            d_outputs = d_outputs + self._of_probabilities(of["log_ratio"], of["entropy"], passes.of_free)
+        passes.backward(d_outputs, of["values"][None])
+        self._flat_gradient += passes.gradient
 
-    descend = NumpyBackend.descend
+
+def _leaf(array: Array) -> Tensor:
+    """A tensor with the memory of an array, by which autograd differentiates."""
+    return torch.from_numpy(array).requires_grad_()
 
 
 class HiddenLayers:

@@ -69,6 +69,24 @@ class LossInputs:
     """The columns `[B, ...]` that a subclass of PPO adds in `prepared`, and those of `step_infos`, by name."""
 
 
+class InputsOfMinibatch(LossInputs):
+    """Inputs of which some are taken from a minibatch only if a loss reads them."""
+
+    @classmethod
+    def of(cls, take: Callable[[str], Any], **given: Any) -> "InputsOfMinibatch":
+        """Inputs with the given fields; `take` returns the value of any other field."""
+        inputs = cls.__new__(cls)
+        vars(inputs).update(given, _take=take)
+        return inputs
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that was not read before."""
+        if name not in LossInputs.__annotations__:
+            return super().__getattribute__(name)  # raises the usual error
+        found = vars(self)[name] = self._take(name)
+        return found
+
+
 @dataclass(frozen=True)
 class Loss:
     """A loss and its terms, all scalars. Terms of a custom loss, except the total, may be numbers."""
@@ -95,18 +113,20 @@ def checked(loss: Any, like: Tensor) -> Loss:
     """
     if not isinstance(loss, Loss):
         raise ConfigurationError(f"a loss must return a Loss (of hybridppo.agents.ppo.loss), got {shown(loss)}")
-    terms: dict[str, Tensor] = {}
+    terms: dict[str, Any] = {}
     for name in ("total", "policy", "value", "entropy"):
         term: Any = getattr(loss, name)
-        terms[name] = term = term if isinstance(term, Tensor) else like.new_full((), term)
+        if not isinstance(term, Tensor):
+            terms[name] = term = like.new_full((), term)
         if term.ndim:
             raise ConfigurationError(f"{name} of a loss must be a scalar, got {list(term.shape)}: take its mean")
-    if not terms["total"].requires_grad:
+    found: Loss = replace(loss, **terms) if terms else loss
+    if not found.total.requires_grad:
         raise ConfigurationError(
             "total of a loss must be computed from outputs of the networks (log_ratio, entropy, values), and has no "
             "gradient: it is a number, or detached"
         )
-    return Loss(**terms, extra=loss.extra)
+    return found
 
 
 def scalars(extra: Mapping[str, Tensor | float], names: tuple[str, ...], device: torch.device) -> Tensor:

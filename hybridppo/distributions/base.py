@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Backward = Callable[[Array, np.float32, Array], Array]
-"""From the gradients of log-probabilities `[B]` and of every entropy, the gradient of the network's outputs, `[n, B]`.
+Backward = Callable[[Array, Any, Array], Array]
+"""From the gradients of log-probabilities `[B]` and of entropies, `[B]` or one number for all, the gradient of the
+network's outputs, `[n, B]`.
 
 That of the outputs that depend on no observation is written into the last argument.
 """

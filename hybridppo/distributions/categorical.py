@@ -132,7 +132,7 @@ class Categorical(Distribution):
             table = outputs[logits].reshape(num, n, -1).swapaxes(0, 1)
             found.append(_softmax_gradient(table, actions[chosen], options[:, None]))
 
-        def backward_of_runs(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        def backward_of_runs(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
             d_logits = np.empty((self.output_size, len(d_log_prob)), np.float32)
             for (num, n, logits, _), (_, _, backward) in zip(self.runs, found, strict=True):
                 d_logits[logits] = backward(d_log_prob, d_entropy).swapaxes(0, 1).reshape(num * n, -1)
@@ -169,7 +169,7 @@ def runs(sizes: Sequence[int]) -> list[Run]:
 
 def _softmax_gradient(
     logits: Array, actions: Array, options: Array
-) -> tuple[Array, Array, Callable[[Array, np.float32], Array]]:
+) -> tuple[Array, Array, Callable[[Array, Any], Array]]:
     """Log-probabilities of the chosen options `[..., B]`, entropies, and a function for the gradient of the logits.
 
     Args:
@@ -184,10 +184,10 @@ def _softmax_gradient(
     chosen = options == actions
     entropy: Array = -np.add.reduce(probs * log_probs)
 
-    def backward(d_log_prob: Array, d_entropy: np.float32) -> Array:
+    def backward(d_log_prob: Array, d_entropy: Any) -> Array:
         # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
         d_logits: Array = d_log_prob * (chosen - probs)
-        if d_entropy:
+        if d_entropy.ndim or d_entropy:
             d_logits -= d_entropy * probs * (log_probs + entropy)
         return d_logits
 

@@ -105,11 +105,12 @@ class DiagonalGaussian(BoxDistribution):
         log_prob = -0.5 * (noise * noise).sum(0) - (log_scale + constant)
         entropy = np.full(outputs.shape[1], log_scale + constant + 0.5 * len(free), np.float32)
 
-        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        def backward(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
             # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
             weighted = d_log_prob * noise
             d_mean: Array = weighted * precision
-            d_free[:] = (weighted * noise - d_log_prob).sum(1) + d_entropy * weighted.shape[1]
+            total = d_entropy.sum() if d_entropy.ndim else d_entropy * weighted.shape[1]
+            d_free[:] = (weighted * noise - d_log_prob).sum(1) + total
             return d_mean
 
         return log_prob, entropy, backward
@@ -178,11 +179,11 @@ class SquashedGaussian(DiagonalGaussian):
         log_prob = log_prob - log_slope(actions).sum(0) - constant
         entropy = entropy + (log_slope(numbers) * weights).sum((0, 2)) + constant
 
-        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        def backward(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
             d_mean = backward_of_normals(d_log_prob, d_entropy, d_free)
-            if d_entropy:
+            if d_entropy.ndim or d_entropy:
                 # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
-                slopes = d_entropy * np.float32(-2.0) * np.tanh(numbers) * weights
+                slopes = d_entropy[..., None] * np.float32(-2.0) * np.tanh(numbers) * weights
                 d_mean = d_mean + slopes.sum(2)
                 d_free += (slopes * offsets).sum((1, 2))
             return d_mean

@@ -135,7 +135,7 @@ class JointDistribution(Distribution):
             own = actions[f.actions] if f.distribution.action_shape else actions[f.actions][0]
             found.append(f.distribution.gradient(outputs[f.outputs], free[own_free], own, last))
 
-        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        def backward(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
             d_outputs = np.empty((num_network, len(d_log_prob)), np.float32)
             for f, own_free, (_, _, backward_of_part) in zip(self.factors, frees, found, strict=True):
                 d_outputs[f.outputs] = backward_of_part(d_log_prob, d_entropy, d_free[own_free])

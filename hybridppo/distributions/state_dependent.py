@@ -98,7 +98,7 @@ class StateDependentGaussian(Distribution):
         log_scale = np.float32(0.5) * np.log(variance).sum(0)
         log_prob = np.float32(-0.5) * (noise * noise).sum(0) - log_scale - constant
 
-        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        def backward(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
             # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
             weighted = d_log_prob * noise
             # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])

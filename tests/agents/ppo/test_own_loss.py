@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
@@ -29,9 +29,10 @@ import hybridppo
 from hybridppo import PPO, TD3, ConfigurationError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.agents.ppo.by_numpy import NumpyNetworks
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.agents.ppo.ppo import backend_for
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
@@ -277,45 +278,79 @@ def test_advantages_computed_by_numpy_may_have_64_bits(kind: str) -> None:
 
 NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "choices": (box(), Discrete(3), {}),
+    "several choices": (box(), MultiDiscrete([2, 3, 3]), {}),
     "numbers": (box(), box(), {"activation": "relu", "hidden_sizes": (8, 8)}),
+    "squashed": (box(), box(), {"squash_actions": True}),
+    "choices and numbers": (box(), Dict(a=Discrete(3), b=box()), {}),
     "masks": (MaskedObservation(box(), 3), Discrete(3), {}),
+    "pool": (box(), Discrete(3), {"pool_size": 2}),
     "other parts": (
         Dict(a=box(), b=box()), box(), {"actor_keys": ("a",), "critic_keys": ("a", "b"), "hidden_sizes": (8,)}
     ),
+    "a distribution without a gradient": (box(), box(), {}),
 }  # fmt: skip
+TERMS: dict[str, Any] = {
+    "of other advantages": lambda inputs: ppo_loss(replace(inputs, advantages=-inputs.values), CONFIG, 0.1).policy,
+    "of every row": lambda inputs: (inputs.entropy * inputs.advantages + inputs.log_ratio.square()).mean(),
+    "of the outputs": lambda inputs: (read_twice(inputs) * inputs.returns.unsqueeze(-1)).mean(),
+    "of a network": lambda inputs: inputs.agent.actor_network(inputs.observations).square().mean(),
+}
 
 
-@pytest.mark.parametrize("without", ["critic", None])
+def read_twice(inputs: LossInputs) -> torch.Tensor:
+    with torch.no_grad():
+        before = inputs.outputs.clone()
+    assert torch.equal(inputs.outputs, before)
+    return inputs.outputs
+
+
+class WithoutGradient(DiagonalGaussian):
+    has_gradient = False
+
+
+def gradients(agent: PPO, batch: Batch, kinds: Any) -> list[Any]:
+    """The statistics, the norm and the gradient of one minibatch, by each backend."""
+    found, before = [], agent.parameters.values.data.clone()
+    for kind in kinds:
+        backend = kind(agent)
+        (minibatch,) = backend.minibatches(batch, [len(batch)])
+        statistics, norm = backend.gradient(minibatch, 0.2), backend.descend()
+        found.append((*map(torch.as_tensor, (statistics, norm)), agent.parameters.gradient.clone()))
+        agent.parameters.values.data.copy_(before)
+    return found
+
+
+@pytest.mark.parametrize("terms", [(), ("of every row", "of other advantages"), ("of the outputs", "of a network")])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, without: str | None) -> None:
+def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, terms: Any) -> None:
     observations, actions, fields = NETWORKS[kind]
 
-    def mine(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
-        loss = ppo_loss(inputs, config, clip_range)
-        again = inputs.agent.actor_network(inputs.observations).square().mean()
-        return replace(loss, total=(loss.policy if without else loss.total) + again, extra={"again": again})
+    class Own(PPO):
+        def make_distribution(self) -> Any:
+            found = super().make_distribution()
+            return WithoutGradient(found.low, found.high) if "without" in kind else found  # type: ignore[attr-defined]
 
-    agent = PPO(observations, actions, replace(CONFIG, **fields), seed=1, loss=mine)
+    def mine(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        loss, more = ppo_loss(inputs, config, clip_range), sum(TERMS[term](inputs) for term in terms)
+        if terms:  # may not depend on the critic
+            loss = replace(loss, total=loss.policy + more, extra={"more": more})
+        return loss
+
+    agent = Own(observations, actions, replace(CONFIG, entropy_coef=0.1, **fields), seed=1, loss=mine)
     with torch.no_grad():
         agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape))
-    width = agent._encode.shape[0]
-    rows = torch.randn(9, width).abs()  # a mask allows what is not zero
-    outputs = agent.actor_network(rows)
+    rows = torch.randn(9, *agent._encode.shape).abs()  # a mask allows what is not zero
+    outputs = agent.actor_network(rows).detach().numpy()
     noise = agent.distribution.draw_noise(np.random.default_rng(0), (9,))
-    batch = Batch(
-        observations=rows, actions=torch.from_numpy(agent.distribution.sample(outputs.detach().numpy(), noise)),
-        log_probs=torch.randn(9), values=torch.randn(9), advantages=torch.randn(9), returns=torch.randn(9),
-    )  # fmt: skip
-    found = []
-    for by_hand in (False, True):
-        backend = backend_for(agent, by_hand=by_hand)(agent)
-        assert (type(backend) is NumpyNetworks) == by_hand
-        statistics = backend.gradient(batch, 0.2)
-        before = agent.parameters.values.data.clone()
-        norm = backend.descend()
-        found.append((statistics, torch.as_tensor(norm), agent.parameters.gradient.clone()))
-        agent.parameters.values.data.copy_(before)
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+    columns = {name: torch.randn(9) for name in ("log_probs", "values", "advantages", "returns")}
+    of_pool = {"shares": torch.rand(9), "weights": torch.rand(9) + 1.0} if kind == "pool" else {}
+    chosen = torch.from_numpy(agent.distribution.sample(outputs, noise))
+    batch = Batch(observations=rows, actions=chosen, **columns, **of_pool)
+    assert [backend_for(agent, by_hand=by_hand) for by_hand in (False, True)] == [Backend, NumpyNetworks]
+    plain = Own(observations, actions, agent.config)
+    assert backend_for(plain, by_hand=True) is (NumpyNetworks if "without" in kind else NumpyBackend)
+    expected, found = gradients(agent, batch, (Backend, NumpyNetworks))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", [ppo_loss, partial(ppo_loss)], ids=["the library's", "own"])

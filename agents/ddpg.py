@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -29,6 +30,7 @@ from hybridppo.distributions.deterministic import Exploration, deterministic_act
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.layers import MLP, Activation
+from hybridppo.networks.making import sizes_of_critic
 from hybridppo.networks.modes import Precision, learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
@@ -102,6 +104,8 @@ class DDPGConfig(OfOnePolicy):
     scaled to the bounds of their space)."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Sizes of the hidden layers of actor and critics."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Sizes of the critics' hidden layers; None for those of hidden_sizes."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT | ANY_TIME)
@@ -265,13 +269,10 @@ class DDPG(PolicyAgent):
                 "wrapper that makes numbers of them"
             )
 
-        def mlp(inputs: int, outputs: int, gain: float) -> MLP:
-            layers: dict[str, Any] = {"activation": config.activation, "output_gain": gain, "generator": generator}
-            return MLP(inputs, config.hidden_sizes, outputs, **layers)
-
-        actor = mlp(encode.size, self.distribution.output_size, ACTOR_GAIN)
-        inputs = encode.size + self.exploration.size
-        return actor, Critics([mlp(inputs, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
+        mlp = partial(MLP, activation=config.activation, generator=generator)
+        actor = mlp(encode.size, config.hidden_sizes, self.distribution.output_size, output_gain=ACTOR_GAIN)
+        critic = partial(mlp, encode.size + self.exploration.size, sizes_of_critic(config), 1, output_gain=CRITIC_GAIN)
+        return actor, Critics([critic() for _ in range(config.num_critics)])
 
     def _learning_rates(self) -> dict[str, float]:
         rates = super()._learning_rates()

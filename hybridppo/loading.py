@@ -41,8 +41,8 @@ PARTS = ("actor", "critic")
 MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
 """The fields of a configuration that change what the library's networks compute, and no tensor's shape."""
 SHAPES = (
-    "hidden_sizes", "normalize_observations", "layer_norm", "shared_trunk", "recurrent", "recurrent_size", "use_sde",
-    "encoder_sizes", "convolutions",
+    "hidden_sizes", "critic_hidden_sizes", "normalize_observations", "layer_norm", "shared_trunk", "recurrent",
+    "recurrent_size", "use_sde", "encoder_sizes", "convolutions",
 )  # fmt: skip
 """The fields of a configuration that the tensors of the library's networks follow from."""
 

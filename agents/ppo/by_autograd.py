@@ -117,7 +117,8 @@ class Backend:
         """Clip the gradient to `max_grad_norm` and step along it; return its norm before clipping."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
-        gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        if (limit := self._agent.current.max_grad_norm) is not None:
+            gradient.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
         self._agent.optimizer.step()
         return norm
 

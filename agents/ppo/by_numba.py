@@ -4,6 +4,7 @@ A step is one call: gather, forward, loss, backward, clipping and Adam, in block
 closest to a core. Numba compiles `numba_loops.py` once and keeps it (`hybridppo/compiled/modules.py`).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -128,6 +129,7 @@ class CompiledBackend(Backend):
             agent.config.pool_size == 1
             and all(map(is_drawn, leaves_of(agent.distribution)))
             and NumpyBackend.supports(agent)
+            and len(linears(agent.actor_network)) == len(linears(agent.critic_network))
             and all(map(_sees_the_first_numbers, (agent.actor_network, agent.critic_network)))
         )
 
@@ -225,7 +227,8 @@ class CompiledBackend(Backend):
         slots, rates = optimizer.state[self._agent.parameters.values], optimizer.learning_rates
         step, clip_range_vf = array_of(slots["step"]), -1.0 if config.clip_range_vf is None else config.clip_range_vf
         self._settings[:] = (
-            *(clip_range, clip_range_vf, config.entropy_coef, config.value_coef, config.max_grad_norm),
+            *(clip_range, clip_range_vf, config.entropy_coef, config.value_coef),
+            math.inf if config.max_grad_norm is None else config.max_grad_norm,
             *(rates["actor"], rates["critic"], *optimizer.betas, optimizer.eps, step),
         )
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])

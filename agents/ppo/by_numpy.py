@@ -39,7 +39,7 @@ class NumpyBackend(Backend):
         super().__init__(agent)
         self._flat_gradient = array_of(self._parameters.gradient)
         self._passes = [Passes(agent, self._flat_gradient)]
-        self._block_size = block_size_of(self._actor)
+        self._block_size = block_size_of(agent)
         self._num_threads = 1
         self._threads = SideBySide("hybridppo-update")
 
@@ -116,7 +116,7 @@ class NumpyBackend(Backend):
         """As in the base."""
         gradient, limit = self._flat_gradient, self._agent.current.max_grad_norm
         norm = math.sqrt(np.dot(gradient, gradient))
-        if norm + 1e-6 > limit:
+        if limit is not None and norm + 1e-6 > limit:
             gradient *= np.float32(limit / (norm + 1e-6))
         self._agent.optimizer.step()
         return norm
@@ -152,7 +152,7 @@ class Passes:
     """Actor and critic as MLPs, and the loss, with their own buffers for activations, and a gradient.
 
     Several of them may work for one agent at the same time. They view the parameters in their present memory. If both
-    networks see whole rows, their hidden layers are computed together.
+    networks see whole rows and have hidden layers of equal sizes, these are computed together.
 
     Args:
         agent: with the networks and the distribution.
@@ -166,8 +166,9 @@ class Passes:
         layers, twins = [linears(network) for network in both], [mlp_twin(network) for network in both]
         hidden, heads, activation = [own[:-1] for own in layers], [own[-1] for own in layers], twins[0].activation
         self._columns = [twin.columns for twin in twins]
-        sees_all = all(isinstance(seen, slice) for seen in self._columns)
-        groups = [hidden] if sees_all else [[own] for own in hidden]
+        sizes = [[layer.out_features for layer in own] for own in hidden]
+        are_alike = sizes[0] == sizes[1] and all(isinstance(seen, slice) for seen in self._columns)
+        groups = [hidden] if are_alike else [[own] for own in hidden]
         self._hidden = [
             (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(gradient_of, group))
             for group, seen in zip(groups, self._columns, strict=False)
@@ -290,7 +291,7 @@ class NumpyNetworks(NumpyBackend):
             and agent.config.precision == "fp32"
             and not getattr(agent.actor_network, "explores", False)
             and has_known_networks(agent)
-            and agent.config.samples_per_minibatch <= block_size_of(agent.actor_network)
+            and agent.config.samples_per_minibatch <= block_size_of(agent)
         )
 
     gradient = Backend.gradient
@@ -421,7 +422,7 @@ class HiddenLayers:
 
 
 def has_known_networks(agent: Any) -> bool:
-    """Whether actor and critic are MLPs with equal hidden layers on a CPU that share none; their inputs may differ."""
+    """Whether actor and critic are MLPs on a CPU that share no layer; their inputs and sizes may differ."""
     actor, critic = agent.actor_network, agent.critic_network
     twins = [twin for twin in (twin_of(actor), twin_of(critic)) if isinstance(twin, NumpyTwin)]
     return (
@@ -431,14 +432,14 @@ def has_known_networks(agent: Any) -> bool:
         and all(twin.columns is not None for twin in twins)
         and twins[0].activation == twins[1].activation
         and agent.parameters.values.is_cpu
-        and [layer.out_features for layer in linears(actor)[:-1]]
-        == [layer.out_features for layer in linears(critic)[:-1]]
+        and all(len(linears(network)) > 1 for network in (actor, critic))
     )
 
 
-def block_size_of(actor: nn.Module) -> int:
+def block_size_of(agent: Any) -> int:
     """The number of rows whose activations fit into the cache closest to a core: a megabyte."""
-    widest = max(layer.weight.shape[0] for layer in linears(actor)[:-1])
+    networks = agent.actor_network, agent.critic_network
+    widest = max(layer.out_features for network in networks for layer in linears(network)[:-1])
     return max(32, 2**20 // (4 * 2 * widest))
 
 

@@ -33,6 +33,7 @@ LagCorrection = Literal["vtrace", "decoupled", "none"]
 NOT_TOGETHER = (
     ("pool_size", "recurrent"), ("use_sde", "recurrent"), ("shared_trunk", "recurrent"),
     ("cuda_graphs", "recurrent"), ("critic_observes", "shared_trunk"),
+    ("critic_hidden_sizes", "shared_trunk"),
 )  # fmt: skip
 """Pairs of fields of which at most one may differ from its default."""
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -105,8 +106,9 @@ class PPOConfig(OfOnePolicy):
     """Weight of the entropy bonus."""
     value_coef: float = field(default=0.5, metadata=ANY_TIME)
     """Weight of the value loss, which is half the squared error."""
-    max_grad_norm: float = field(default=0.5, metadata=ANY_TIME)
-    """Largest norm of the gradient of actor and critic together; a larger gradient is scaled down."""
+    max_grad_norm: float | None = field(default=0.5, metadata=ANY_TIME)
+    """Largest norm of the gradient of actor and critic together; a larger gradient is scaled down. None for no limit.
+    """
     target_kl: float | None = field(default=None, metadata=ANY_TIME)
     """Stop an update after an epoch whose mean approximate KL divergence exceeds this; None for never."""
     normalize_advantage: bool = field(default=True, metadata=ANY_TIME)
@@ -121,6 +123,8 @@ class PPOConfig(OfOnePolicy):
     """Squash the actions of a Box with finite bounds by tanh, instead of clipping them."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of actor and critic; for images, after the convolutions."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Sizes of the critic's hidden layers; None for those of hidden_sizes."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     encoder_sizes: dict[str, tuple[int, ...]] | None = None

@@ -53,8 +53,8 @@ Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tupl
 """Maps observation space, action space, configuration and generator to actor and critic."""
 
 OF_NETWORKS = {
-    "hidden_sizes", "activation", "encoder_sizes", "layer_norm", "shared_trunk", "orthogonal_init", "log_std_init",
-    "convolutions",
+    "hidden_sizes", "critic_hidden_sizes", "activation", "encoder_sizes", "layer_norm", "shared_trunk",
+    "orthogonal_init", "log_std_init", "convolutions",
 }  # fmt: skip
 """The fields of a configuration that have no effect if custom networks do not read them."""
 _MADE: "WeakSet[nn.Module]" = WeakSet()
@@ -107,12 +107,19 @@ def actor_and_critic(
     elif distribution.free_size:
         initial = distribution.free_init or [config.log_std_init] * distribution.free_size
         log_std = torch.tensor(initial, dtype=torch.float32)
-    trunk = SharedTrunk(make.body(seen)) if config.shared_trunk else None
-    actor = make.network(seen, trunk, num_outputs, ACTOR_GAIN, mask_size=mask_size, log_std=log_std)
+    sizes = config.hidden_sizes
+    trunk = SharedTrunk(make.body(seen, sizes)) if config.shared_trunk else None
+    actor = make.network(seen, trunk, sizes, num_outputs, ACTOR_GAIN, mask_size=mask_size, log_std=log_std)
     if distribution.bias_init is not None:
         head: Any = actor.network.head if isinstance(actor, RecurrentNetwork) else actor.head
         head.bias.data.copy_(torch.tensor(distribution.bias_init))
-    return actor, make.network(make.parts("critic_keys"), trunk, 1, CRITIC_GAIN)
+    return actor, make.network(make.parts("critic_keys"), trunk, sizes_of_critic(config), 1, CRITIC_GAIN)
+
+
+def sizes_of_critic(config: Any) -> tuple[int, ...]:
+    """The sizes of the critic's hidden layers in a configuration."""
+    own: tuple[int, ...] | None = config.critic_hidden_sizes
+    return config.hidden_sizes if own is None else own
 
 
 Parts = list[tuple[RowPart, Sequence[int]]] | None
@@ -160,19 +167,21 @@ class _Maker:
                 )
         return [(part, (sizes or {}).get(key, ())) for key, part in by_key.items() if asked is None or key in asked]
 
-    def body(self, seen: Parts) -> nn.Module:
-        """All layers but the last; behind a recurrent cell, the hidden layers."""
-        make = partial(self._mlp, hidden_sizes=self._config.hidden_sizes)
+    def body(self, seen: Parts, sizes: Sequence[int]) -> nn.Module:
+        """All layers but the last, with hidden layers of these sizes; behind a recurrent cell, the hidden layers."""
+        make = partial(self._mlp, hidden_sizes=sizes)
         if self._config.recurrent is None:
             return self._encoded(seen, make)
         return make(self._config.recurrent_size + self._mask_size)
 
-    def network(self, seen: Parts, trunk: SharedTrunk | None, outputs: int, gain: float, **more: Any) -> Any:
-        """A network with so many outputs, on the shared trunk if there is one."""
-        config, body = self._config, self.body(seen) if trunk is None else trunk
+    def network(
+        self, seen: Parts, trunk: SharedTrunk | None, sizes: Sequence[int], outputs: int, gain: float, **more: Any
+    ) -> Any:
+        """A network with hidden layers of these sizes and so many outputs, on the shared trunk if there is one."""
+        config, body = self._config, self.body(seen, sizes) if trunk is None else trunk
         is_recurrent = config.recurrent is not None
         layout = RowLayout(config.recurrent_size + self._mask_size) if is_recurrent else self._rows
-        width = config.hidden_sizes[-1] if config.hidden_sizes else getattr(body, "num_features", layout.num_numbers)
+        width = sizes[-1] if sizes else getattr(body, "num_features", layout.num_numbers)
         head = self._initialise(EmptyLinear(width, outputs), gain, self._generator)
         network = Network(body, head, layout=layout, **more)
         if not is_recurrent:

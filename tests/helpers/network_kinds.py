@@ -9,14 +9,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_observations": True, "normalize_rewards": True},
     "shared trunk": {"shared_trunk": True},
     "torch's first weights": {"orthogonal_init": False, "log_std_init": -1.0},
-    "compiled": {"compiled_updates": True},
+    "compiled": {"compiled_updates": True, "critic_hidden_sizes": (24, 8)},
     "a pool": {"pool_size": 3},
-    "a pool, normalised": {"pool_size": 2, "normalize_observations": True, "normalize_rewards": True},
+    "a pool, normalised": {
+        "pool_size": 2, "normalize_observations": True, "normalize_rewards": True, "critic_hidden_sizes": (24,)
+    },
     "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
     "gru": {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 16},
     "lstm, normalised": {
         "recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8, "normalize_observations": True,
-        "normalize_rewards": True,
+        "normalize_rewards": True, "critic_hidden_sizes": (),
     },
     "state-dependent exploration": {"use_sde": True, "sde_sample_freq": 5, "log_std_init": -1.0},
     "state-dependent exploration, a trunk, normalised": {

@@ -87,12 +87,12 @@ CHANGES_RESULT = {
         learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda
         clip_range anneal_clip_range
         clip_range_vf entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations
-        normalize_rewards squash_actions hidden_sizes activation encoder_sizes actor_keys critic_keys
-        critic_observes layer_norm shared_trunk orthogonal_init
+        normalize_rewards squash_actions hidden_sizes critic_hidden_sizes activation encoder_sizes actor_keys
+        critic_keys critic_observes layer_norm shared_trunk orthogonal_init
         log_std_init use_sde sde_sample_freq convolutions recurrent recurrent_size sequence_length precision
         settings""",
     TD3Config: """num_envs train_frequency gradient_steps batch_size buffer_size learning_starts steps_per_iteration
-        learning_rate critic_learning_rate schedules gamma n_steps tau exploration_std hidden_sizes
+        learning_rate critic_learning_rate schedules gamma n_steps tau exploration_std hidden_sizes critic_hidden_sizes
         activation policy_delay target_noise_std target_noise_clip
         settings""",
 }

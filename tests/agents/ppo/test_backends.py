@@ -84,7 +84,10 @@ VARIANTS = {
     "advantages as they are": {"normalize_advantage": False},
     "one hidden layer": {"hidden_sizes": (16,)},
     "three hidden layers": {"hidden_sizes": (16, 24, 8)},
+    "unlike sizes": {"hidden_sizes": (16, 24), "critic_hidden_sizes": (40, 8)},
+    "unlike depths": {"hidden_sizes": (16,), "critic_hidden_sizes": (24, 8)},
     "gradient never scaled": {"max_grad_norm": 1e6},
+    "gradient without limit": {"max_grad_norm": None},
     "gradient always scaled": {"max_grad_norm": 1e-3},
 }
 
@@ -108,7 +111,7 @@ BY_HAND = (NumpyBackend, COMPILED)
 @pytest.mark.parametrize("form", BY_HAND)
 def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
     space, observed, *more = KINDS[kind]
-    if more and form is not NumpyBackend:
+    if (more or variant == "unlike depths") and form is not NumpyBackend:
         return  # which has no compiled form
     config = replace(ppo_config(learning_rate=1e-2), **VARIANTS[variant], **dict(*more))
     reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
@@ -232,8 +235,10 @@ def test_which_networks_are_done_by_hand() -> None:
     agent = make_agent(DISCRETE, ppo_config())
     assert NumpyBackend.supports(agent)
     assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
-    agent.critic = make_agent(DISCRETE, ppo_config(hidden_sizes=(32, 32))).critic
-    assert not NumpyBackend.supports(agent)
+    for sizes, has_compiled_form in (((32, 32), True), ((32,), False), ((), False)):
+        agent = make_agent(DISCRETE, ppo_config(critic_hidden_sizes=sizes))
+        assert NumpyBackend.supports(agent) == bool(sizes)
+        assert CompiledBackend.supports(agent) == has_compiled_form
     agent.critic = torch.nn.Linear(4, 1)
     assert not NumpyBackend.supports(agent)
 

@@ -15,10 +15,10 @@ COUNTS = (
     "num_envs", "num_steps", "num_epochs", "num_minibatches", "minibatch_size", "recurrent_size", "sequence_length",
     "pool_size",
 )  # fmt: skip
-POSITIVE = ("learning_rate", "clip_range", "max_grad_norm", "desired_kl")
+POSITIVE = ("learning_rate", "clip_range", "desired_kl")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
-POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
+POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "max_grad_norm", "target_kl")
 NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
 SWITCHES = (
     "squash_actions",
@@ -49,6 +49,7 @@ SWITCHES = (
         *((name, value) for name in SHARES for value in (1.0001, 2)),
         *((name, value) for name in SWITCHES for value in (0, 1, None, "yes")),
         *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
+        *(("critic_hidden_sizes", value) for value in ((0,), (64.0,), 64, "64")),
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
         *(("recurrent", value) for value in ("rnn", "LSTM", "", 1, True, ["lstm"])),
         *(("lag_correction", value) for value in ("impala", "", None, 3, ["vtrace"])),
@@ -84,6 +85,7 @@ def test_every_field_is_tried() -> None:
         *SWITCHES,
         "torch_threads",
         "hidden_sizes",
+        "critic_hidden_sizes",
         "activation",
         "precision",
         "recurrent",

@@ -1,5 +1,6 @@
 """The configuration's options of networks: trunks, layer normalization, initial weights, convolutions."""
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from torch import nn
 from toy_environments import Catch
 
 import hybridppo
-from hybridppo import ConfigurationError
+from hybridppo import ConfigurationError, PPOConfig, TD3Config
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
@@ -82,6 +83,7 @@ def test_the_numpy_form_of_a_shared_trunk_is_torchs() -> None:
     [
         ({"shared_trunk": True, "recurrent": "lstm"}, "shared_trunk does not work with recurrent"),
         ({"shared_trunk": True, "hidden_sizes": ()}, "shared_trunk needs a hidden layer"),
+        ({"shared_trunk": True, "critic_hidden_sizes": (8,)}, "critic_hidden_sizes does not work with shared_trunk"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(options: dict[str, Any], message: str) -> None:
@@ -90,6 +92,20 @@ def test_what_cannot_be_shared_is_refused(options: dict[str, Any], message: str)
 
 
 # Layers and first weights
+
+
+@pytest.mark.parametrize("config", [PPOConfig(normalize_observations=False), TD3Config()], ids=["ppo", "td3"])
+def test_the_critic_may_have_hidden_layers_of_other_sizes(config: Any) -> None:
+    space = gym.spaces.Box(-1.0, 1.0, (2,))
+    kind = hybridppo.PPO if isinstance(config, PPOConfig) else hybridppo.TD3
+    agent = kind(BOX, space, replace(config, hidden_sizes=(8, 6), critic_hidden_sizes=(5,)), seed=1)
+    sees = 3 if kind is hybridppo.PPO else 3 + 2
+    critics = 1 if kind is hybridppo.PPO else 2
+    assert agent.parameters.of("critic").numel() == critics * ((sees + 1) * 5 + 5 + 1)
+    same = kind(BOX, space, replace(config, hidden_sizes=(8, 6), critic_hidden_sizes=(8, 6)), seed=1)
+    usual = kind(BOX, space, replace(config, hidden_sizes=(8, 6)), seed=1)
+    assert torch.equal(same.parameters.values, usual.parameters.values)
+    assert agent.parameters.of("actor").numel() == usual.parameters.of("actor").numel()
 
 
 def test_hidden_layers_are_normalised_before_their_activation() -> None:

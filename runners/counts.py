@@ -382,6 +382,8 @@ class InfoMetrics:
     def __init__(self, environments: Any, *, warns: bool = True) -> None:
         self._environments, self._warns = environments, warns
         self.names: Sequence[str] = environments.info_names
+        self.are_there = bool(self.names)
+        """Whether entries are summed; environments may also log some that nobody has named."""
         self.sums: list[Sums] = []
         """The sums over each rollout since the last `metrics`."""
         self._so_far: list[Sums] = []
@@ -389,7 +391,7 @@ class InfoMetrics:
 
     def take(self) -> None:
         """Take the sums over the rollout under way so far."""
-        if sums := self._environments.take_infos():
+        if self.are_there and (sums := self._environments.take_infos()):
             self._so_far.append(sums)
 
     def end_rollout(self) -> None:

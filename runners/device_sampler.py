@@ -414,6 +414,7 @@ class TensorSampler(BaseDeviceSampler):
         self._rows_unknown: list[int] = []
         """The rows of this rollout for which the environment gave no final observations."""
         super().__init__(environments, block, plan)
+        self.infos.are_there = True
 
     def _reset(self, env_seed: int) -> Tensor:
         if self._plan.memory is not None:

@@ -16,7 +16,7 @@ from hybridppo.distributions.base import words
 from hybridppo.environments.base import Environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
-from hybridppo.errors import DeviceError
+from hybridppo.errors import DeviceError, EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import Counts, EpisodeStatistics
@@ -263,7 +263,7 @@ class BaseDeviceSampler(Sampler):
         block = self._block
         with self._accelerator.selected(), torch.no_grad():
             valid_rows = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
-            final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(1)
+            final_rows = self._are_final().flatten().nonzero().squeeze(1)
             finals = self._finals(final_rows)
             numbers = self._encode.layout.numbers(block.observations), block.rewards, finals, *block.infos.values()
             is_finite = torch.stack([each.isfinite().all() for each in numbers]).all()
@@ -289,6 +289,14 @@ class BaseDeviceSampler(Sampler):
                 states=block.states,
                 **block.infos,
             )
+
+    def _are_final(self) -> Tensor:
+        """`[T, N]` bool, the rows with final observations."""
+        block = self._block
+        if not self._environments.keeps_finals:
+            return cast(Tensor, block.truncated & ~block.terminated)
+        ended = block.truncated | block.terminated
+        return cast(Tensor, ended if block.absent is None else ended & ~block.absent)
 
     def _finals(self, rows: Tensor) -> Tensor:
         """The final observations of these rows of the flat rollout."""
@@ -480,6 +488,11 @@ class TensorSampler(BaseDeviceSampler):
         if len(rows) and self._rows_unknown and not self._has_warned:  # it waits for the device until it has warned
             unknown = self._all_rows.new_tensor(self._rows_unknown)
             self._has_warned = bool(torch.isin(rows // self.num_envs, unknown).any())
+            if self._has_warned and self._environments.keeps_finals:
+                raise EnvError(
+                    f"{self._environments.name} gives no final observations (infos['final_obs']), which the agent's "
+                    "class needs (keeps_final_observations): let its steps return them, or leave it out"
+                )
             if self._has_warned:
                 logger.warning(
                     "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of "
@@ -501,7 +514,7 @@ class TensorSampler(BaseDeviceSampler):
 
     def _refuse_numbers(self) -> None:
         block, environments = self._block, self._environments
-        is_cut = (block.truncated & ~block.terminated).reshape(*block.rewards.shape, *[1] * (block.finals.ndim - 2))
+        is_cut = self._are_final().reshape(*block.rewards.shape, *[1] * (block.finals.ndim - 2))
         environments.require_finite("observation", block.observations[1:])
         environments.require_finite("reward", block.rewards)
         for name, column in block.infos.items():

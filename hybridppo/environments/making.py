@@ -125,11 +125,11 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
             "self_play, and agents against each other, are for PettingZoo's environments of several agents: leave out "
             "self_play or the other agents, or use hybridppo.TwoPlayers of a gymnasium environment"
         )
-    is_special = environments.agents or environments.is_compiled or environments.device is not None
-    if environments.keeps_finals and is_special:
-        kinds = "environments of one agent that are neither compiled nor of tensors"
-        return f"keeps_final_observations of the agent's class is for {kinds}: leave it out"
-    if (observes := _critics_observe(options)) != "own" and not environments.agents:
+    observes = _critics_observe(options)
+    if environments.keeps_finals and (environments.is_compiled or observes != "own"):
+        what = "compiled environments" if environments.is_compiled else f"critic_observes={observes!r}"
+        return f"keeps_final_observations of the agent's class does not work with {what}: leave one of the two out"
+    if observes != "own" and not environments.agents:
         given = f"={observes!r}" if isinstance(observes, str) else ""
         return f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys"
     return None
@@ -283,7 +283,8 @@ def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: b
     if isinstance(options, SelfPlayOptions) and has_agents:
         return partial(self_play_game, make, options)
     if has_agents:
-        return partial(multi_agent_environment, make, options.action_masks, _critics_observe(options))
+        keeps_finals = isinstance(options, CriticsOptions) and options.keeps_finals
+        return partial(multi_agent_environment, make, options.action_masks, _critics_observe(options), keeps_finals)
     if weights := options.reward_weights:
         from hybridppo.environments.adapters import WeightedRewards
 

@@ -62,6 +62,7 @@ class MultiAgentEnvironment:
         action_masks: whether an agent's observation includes the mask in its `info["action_mask"]`. An agent whose
             actions have no choices, such as a `Box`, needs none.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
+        keeps_finals: whether `finals` has agents that were terminated, too.
 
     Raises:
         EnvError: if it has no agents, or a space is not supported.
@@ -71,8 +72,14 @@ class MultiAgentEnvironment:
     """Whether one agent acts in each step: the one in slot `turn`."""
     turn = 0
 
-    def __init__(self, env: Any, action_masks: bool = False, critic_observes: ObservesOfAgents = "own") -> None:
-        self.env = env
+    def __init__(
+        self,
+        env: Any,
+        action_masks: bool = False,
+        critic_observes: ObservesOfAgents = "own",
+        keeps_finals: bool = False,
+    ) -> None:
+        self.env, self._keeps_finals = env, keeps_finals
         self.agents = tuple(env.possible_agents)
         if not self.agents:
             raise EnvError(f"{type(env).__name__} has no agents: possible_agents must list all that may ever be there")
@@ -121,7 +128,7 @@ class MultiAgentEnvironment:
         self.infos: Any = {}
         """The infos of the last reset or step."""
         self.finals: list[tuple[int, Array]] = []
-        """Slots that were truncated in the last step, with their final observations."""
+        """Slots that were truncated in the last step, or ended if `keeps_finals`, with their final observations."""
         self._checks = 2  # the first reset and the first step are checked fully
 
     def reset(self, *, seed: int | None = None) -> tuple[Array, Any]:
@@ -171,7 +178,7 @@ class MultiAgentEnvironment:
         if self._of_critics is not None:
             self._fill_for_critics(self._seen_by_critics() | self.truncated)
         if has_lost_one:
-            for slot in np.flatnonzero(self.truncated).tolist():
+            for slot in np.flatnonzero(self.truncated | (self.terminated & self._keeps_finals)).tolist():
                 self._require_finite_row(slot, "final observation")
                 self.finals.append((slot, self.rows[slot].copy()))
             self.is_over = not self.present.any()
@@ -243,11 +250,12 @@ class MultiAgentEnvironment:
     def _leave(self, slot: int, observation: Any, info: Any, terminated: bool, truncated: bool) -> None:
         self.present[slot] = False
         self.terminated[slot], self.truncated[slot] = terminated, truncated and not terminated
-        if terminated:
+        if terminated and not self._keeps_finals:
             self.rows[slot] = self._own_rows[slot] = 0
         elif observation is None:
-            name = self._names[slot]
-            raise BadValueError(f"{name} was truncated, and its step returned no final observation to bootstrap from")
+            end = "terminated" if terminated else "truncated"
+            why = "for keeps_final_observations" if terminated else "to bootstrap from"
+            raise BadValueError(f"{self._names[slot]} was {end}, and its step returned no final observation {why}")
         else:
             self._write(slot, observation, info, has_ended=True)
 
@@ -417,12 +425,13 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
 
 
 def multi_agent_environment(
-    make: Callable[[], Any], action_masks: bool = False, critic_observes: ObservesOfAgents = "own"
-) -> MultiAgentEnvironment:
+    make: Callable[[], Any], action_masks: bool = False, critic_observes: ObservesOfAgents = "own",
+    keeps_finals: bool = False,
+) -> MultiAgentEnvironment:  # fmt: skip
     """The environment that `make` makes, as rows."""
     made = make()
     kind = TurnBasedEnvironment if takes_turns(made) else ParallelEnvironment
-    return kind(made, action_masks, critic_observes)
+    return kind(made, action_masks, critic_observes, keeps_finals)
 
 
 def _within_wrappers(env: Any) -> Any:

@@ -280,4 +280,5 @@ def _require_opponents(inner: MultiAgentEnvironment) -> None:
 
 def self_play_game(make: Callable[[], Any], options: SelfPlayOptions) -> SelfPlayGame:
     """The environment that `make` makes, with the learner as its agent."""
-    return SelfPlayGame(multi_agent_environment(make, options.action_masks, options.critic_observes), options)
+    how = options.action_masks, options.critic_observes, options.keeps_finals
+    return SelfPlayGame(multi_agent_environment(make, *how), options)

@@ -68,7 +68,8 @@ class TensorEnv(Protocol):
         Returns:
             Observations `[N, *space]` for the next action, of a new episode if one has ended; rewards `[N]`; terminated
                 and truncated, `[N]` bool; and infos. `infos["final_obs"]`, `[N, *space]`, has the true final
-                observations of truncated episodes, if they are known; its other rows may hold anything.
+                observations of truncated episodes, if they are known (of all that ended, for agents with
+                `keeps_final_observations`); its other rows may hold anything.
         """
 
 
@@ -169,8 +170,13 @@ class TensorAgents:
         self.present = torch.ones_like(self.present)
         return self._with_critics_part(rows, self.present.flatten(), self._state())
 
-    def after(self, step: "TensorStep", infos: Any) -> "TensorStep":
+    def after(self, step: "TensorStep", infos: Any, keeps_finals: bool) -> "TensorStep":
         """The step without the values of absent agents; those whose episode has ended leave.
+
+        Args:
+            step: the step.
+            infos: its infos.
+            keeps_finals: as `Environments.keeps_finals`.
 
         Raises:
             BadValueError: if critics see the environment's state, and the state is invalid.
@@ -183,9 +189,9 @@ class TensorAgents:
         self.present = stay.view_as(self.present) | have_left
         finals = step.finals
         if finals is not None:
-            was_cut = truncated.reshape(-1, *([1] * (finals.ndim - 1)))
-            finals = torch.where(was_cut, finals, step.observations)
-            finals = self._with_critics_part(finals, truncated | stay, self._state(infos))
+            are_final = ~(stay | absent) if keeps_finals else truncated
+            finals = torch.where(are_final.reshape(-1, *([1] * (finals.ndim - 1))), finals, step.observations)
+            finals = self._with_critics_part(finals, are_final | stay, self._state(infos))
         return replace(
             step,
             observations=self._with_critics_part(step.observations, self.present.flatten(), self._state()),
@@ -388,7 +394,7 @@ class TensorEnvironments(Environments):
         if rewards.dtype in (torch.bool, torch.bfloat16):  # which NumPy cannot add
             rewards = rewards.type(torch.float32)
         step = TensorStep(self._rows(observations, "the observations"), rewards, **flags, finals=finals, infos=further)
-        return step if self.of_agents is None else self.of_agents.after(step, infos)
+        return step if self.of_agents is None else self.of_agents.after(step, infos, self.keeps_finals)
 
     def measure_infos(self, names: Sequence[str], steps: Sequence[str] = ()) -> None:
         """As in the base. An entry is in `infos["log"]` or in `infos`, one number or one for each environment."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,12 +21,13 @@ from run_files import lines_of
 from same_bits import assert_same, state_of
 from selection import only_by_default
 from stop_after import StopAfter, assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
+from tensor_environments import ScriptedTensors
 from torch import nn
-from toy_agents import Matching
+from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import PPO, TD3, ConfigurationError, Mirrored, MultiLearner, TD3Config
+from hybridppo import PPO, TD3, ConfigurationError, EnvError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
@@ -540,8 +541,9 @@ class SeeingEnds(PPO):
     def update(self, rollout: Any) -> Any:
         names = {"values": rollout.observations, "final_values": rollout.final_observations}
         following = next_values(final_rows=rollout.final_rows, **names)
-        ends = rollout.steps(rollout.terminated | rollout.truncated)
-        self.ends = [*vars(self).get("ends", ()), *rollout.steps(following)[ends].tolist()]
+        for name, ends in {"ends": rollout.terminated | rollout.truncated, "terminations": rollout.terminated}.items():
+            found = rollout.steps(following)[rollout.steps(ends)].tolist()
+            setattr(self, name, [*vars(self).get(name, ()), *found])
         return super().update(rollout)
 
 
@@ -720,11 +722,30 @@ def test_optimizer_steps_of_ones_own_are_adams() -> None:
         agent.optimize(error, {"rows": rows, "wanted": rows})
 
 
+class OfOneKind(ScriptedTensors):
+    """The same with one agent in each environment."""
+
+    policies: ClassVar = {"one": 1}
+    single_observation_space = Dict(one=ScriptedTensors.single_observation_space)
+
+    def __init__(self, scripts: Any) -> None:
+        super().__init__(scripts, action_space=Dict(one=Discrete(2)))
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        return {"one": super().reset(seed=seed)[0][:, None]}, {}
+
+    def step(self, actions: Any) -> Any:
+        *result, infos = super().step(actions)
+        return *({"one": part[:, None]} for part in result), {"final_obs": {"one": infos["final_obs"][:, None]}}
+
+
 SCRIPT: Any = ((2, "terminated"), (3, "truncated"), (1, "both"), (4, "terminated"))
 MADE: dict[str, dict[str, Any]] = {
     "copies": {"env": partial(ScriptedEnv, SCRIPT)},
     "workers": {"env": partial(ScriptedEnv, SCRIPT), "num_workers": 1},
     **{mode.name: {"env": partial(scripted_vector, [SCRIPT] * 2, mode)} for mode in AutoresetMode},
+    "tensors": {"env": partial(ScriptedTensors, [SCRIPT] * 2)},
+    "tensors of a kind": {"env": partial(OfOneKind, [SCRIPT] * 2)},
 }
 
 
@@ -738,9 +759,31 @@ def test_a_subclass_sees_the_last_observations_of_all_episodes(how: str, tmp_pat
     assert all(done == SCRIPT[int(episode) % len(SCRIPT)][0] for episode, done in resumed.agent.ends)
 
 
+AGENTS: Any = [SCRIPT, [(4, "truncated"), (5, "terminated")], [(3, "terminated")]]
+OF_AGENTS: dict[str, dict[str, Any]] = {
+    "at once": {"env": partial(ScriptedAgents, AGENTS)},
+    "in turns": {"env": lambda: TakingTurns(ScriptedAgents(AGENTS))},
+    "self-play": {"env": partial(ScriptedAgents, AGENTS), "self_play": hybridppo.SelfPlay()},
+}
+
+
+@pytest.mark.parametrize("how", OF_AGENTS)
+def test_a_subclass_sees_the_last_observations_of_all_agents(how: str) -> None:
+    agent = train(agent=SeeingEnds, total_steps=200, **OF_AGENTS[how]).agent
+    assert len(agent.terminations) >= 10
+    for episode, number, done in agent.terminations:
+        script = AGENTS[int(number)]
+        assert done == script[int(episode) % len(script)][0]
+    assert torch.equal(agent.parameters.values, train(total_steps=200, **OF_AGENTS[how]).agent.parameters.values)
+
+
 def test_last_observations_that_are_not_kept_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* is for environments"):
-        train(agent=SeeingEnds, env=Matching)
+    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* with critic_observes='all'"):
+        train(agent=SeeingEnds, env=Matching, config=replace(CONFIG, critic_observes="all"))
+    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* with compiled environments"):
+        train(agent=SeeingEnds, env="CartPole-v1", vectorization="compiled")
+    with pytest.raises(EnvError, match=r"ScriptedTensors gives no final observations .*keeps_final_observations"):
+        train(agent=SeeingEnds, env=partial(ScriptedTensors, [SCRIPT] * 2, gives_finals=False))
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory", []), ("loss", 0.1), ("parameters", {}), ("actor", None)])

@@ -269,8 +269,7 @@ class NumpyNetworks(NumpyBackend):
     """NumPy for networks and probabilities, and autograd for the loss alone: for a custom loss, with MLPs.
 
     Autograd differentiates the loss by log-ratios, entropies and values, and by the actor's outputs if the loss reads
-    them. The loss may also call the networks itself; the gradient of that is added. The probabilities of a custom
-    distribution, which has no `gradient`, are autograd's, too.
+    them. The loss may also call the networks itself; the gradient of that is added.
     """
 
     written_in = None
@@ -280,15 +279,16 @@ class NumpyNetworks(NumpyBackend):
         self._passes = [Passes(agent, np.zeros_like(self._flat_gradient))]  # beside what autograd fills
         self._leaves: dict[str, Tensor] = {}
         """The inputs of the last loss by which autograd differentiates it."""
-        self._of_probabilities: Backward | None = None
+        self._of_probabilities: Backward
         """From the gradients of log-ratios and entropies, that of the actor's outputs."""
 
     @staticmethod
     def supports(agent: Any) -> bool:
         """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
-            (agent.has_own_loss or not agent.distribution.has_gradient)
+            agent.has_own_loss
             and agent.config.precision == "fp32"
+            and agent.distribution.has_gradient
             and not getattr(agent.actor_network, "explores", False)
             and has_known_networks(agent)
             and agent.config.samples_per_minibatch <= block_size_of(agent)
@@ -311,14 +311,9 @@ class NumpyNetworks(NumpyBackend):
                 return leaf if is_finished else self._actor.finished(leaf, torch.from_numpy(minibatch.observations))
 
         inputs = InputsOfMinibatch.of(take, agent=self._agent)
-        if self._distribution.has_gradient:
-            log_probs, entropies, self._of_probabilities = passes.probabilities(outputs, minibatch)
-            leaves |= {"log_ratio": _leaf(log_probs - minibatch.log_probs), "entropy": _leaf(entropies)}
-            vars(inputs).update(leaves)
-        else:
-            log_prob, entropy = self._distribution.log_prob_and_entropy(inputs.outputs, inputs.actions)
-            log_ratio = log_prob - torch.from_numpy(minibatch.log_probs)
-            vars(inputs).update(values=leaves["values"], log_ratio=log_ratio, entropy=entropy)
+        log_probs, entropies, self._of_probabilities = passes.probabilities(outputs, minibatch)
+        leaves |= {"log_ratio": _leaf(log_probs - minibatch.log_probs), "entropy": _leaf(entropies)}
+        vars(inputs).update(leaves)
         return inputs
 
     def _statistics(self, loss: Loss, inputs: LossInputs, clip_range: Any) -> Array:
@@ -334,9 +329,9 @@ class NumpyNetworks(NumpyBackend):
         # No gradient: the loss does not depend on this input.
         nothing = np.zeros(len(self._leaves["values"]), np.float32)
         of = {name: nothing if leaf.grad is None else leaf.grad.numpy() for name, leaf in self._leaves.items()}
-        d_outputs: Any = of["outputs"].T if "outputs" in of else 0.0
-        if self._of_probabilities is not None:
-            d_outputs = d_outputs + self._of_probabilities(of["log_ratio"], of["entropy"], passes.of_free)
+        d_outputs = self._of_probabilities(of["log_ratio"], of["entropy"], passes.of_free)
+        if "outputs" in of:
+            d_outputs = d_outputs + of["outputs"].T
         passes.backward(d_outputs, of["values"][None])
         self._flat_gradient += passes.gradient
 

@@ -63,15 +63,15 @@ class Distribution:
     """The names of its arrays that `sample`, `mode` and `to_env` use."""
     explores: ClassVar[bool] = False
     """Whether the actor applies the noise (`StateDependentGaussian`)."""
-    has_gradient: bool = False
-    """Whether `gradient` is defined; else autograd computes it."""
+    has_gradient: bool = True
+    """Whether `gradient` is defined for these parameters."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A subclass with other probabilities does not inherit the gradient of its base; autograd computes it."""
         super().__init_subclass__(**options)
         changes = {"log_prob", "entropy", "log_prob_and_entropy"} & vars(cls).keys()
         if changes and "gradient" not in vars(cls):
-            cls.has_gradient = False
+            cls.gradient = Distribution.gradient  # type: ignore[method-assign]
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Noise for a block of actions, `[*shape, noise_size]`: standard normal, unless a subclass draws another."""
@@ -113,7 +113,7 @@ class Distribution:
         )
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
-        """Log-probabilities and entropies `[B]` in NumPy, and a function for their gradient.
+        """Log-probabilities and entropies `[B]` in NumPy, and a function for their gradient; by autograd by default.
 
         Arrays are transposed, which makes sums over few outputs far faster.
 
@@ -123,7 +123,23 @@ class Distribution:
             actions: `[B]`, or `[*action, B]`.
             last: the input of the last layer, `[B, L]`.
         """
-        raise NotImplementedError
+        import torch
+
+        # [n, B] and [d, 1] -> [B, n + d]
+        rows = np.concatenate((outputs, np.broadcast_to(free, (len(free), outputs.shape[1])))).T
+        inputs = torch.from_numpy(rows).requires_grad_()
+        with torch.enable_grad():  # a thread of its own has another mode
+            log_prob, entropy = self.log_prob_and_entropy(inputs, torch.from_numpy(actions.T))
+
+        def backward(d_log_prob: Array, d_entropy: Any, d_free: Array) -> Array:
+            total = log_prob.dot(torch.from_numpy(d_log_prob))
+            if d_entropy.ndim or d_entropy:
+                total = total + (torch.as_tensor(d_entropy) * entropy).sum()
+            found: Array = torch.autograd.grad(total, inputs)[0].numpy().T
+            d_free[:] = found[len(outputs) :].sum(1)
+            return found[: len(outputs)]
+
+        return log_prob.detach().numpy(), entropy.detach().numpy(), backward
 
     # Noise that is kept for several steps
 

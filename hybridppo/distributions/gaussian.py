@@ -56,8 +56,6 @@ class DiagonalGaussian(BoxDistribution):
     clipping, as in CleanRL and stable-baselines3.
     """
 
-    has_gradient = True
-
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         super().__init__(low, high, dtype)
         self.output_size, self.noise_size = 2 * self.size, self.size

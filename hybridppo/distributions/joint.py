@@ -121,11 +121,6 @@ class JointDistribution(Distribution):
         found = [f.distribution.kl(f.own(old_outputs), f.own(new_outputs)) for f in self.factors]
         return sum(found[1:], found[0])
 
-    @property
-    def has_gradient(self) -> bool:  # type: ignore[override]
-        """Whether all parts have one."""
-        return all(f.distribution.has_gradient for f in self.factors)
-
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """As in the base: sums over the parts, each with its own outputs."""
         num_network = self.output_size - self.free_size

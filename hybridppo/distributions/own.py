@@ -29,9 +29,8 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.distributions.base import Backward, Distribution
+from hybridppo.distributions.base import Distribution
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown, shown_error, shown_name
-from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,8 +111,6 @@ class OwnDistribution(Distribution):
     Raises:
         ConfigurationError: if it is neither, or fails in a trial.
     """
-
-    has_gradient = True
 
     def __init__(self, make: MakeDistribution, space: gym.Space[Any], usual: Distribution) -> None:
         self._usual, self._name = usual, shown_name(make)
@@ -228,26 +225,6 @@ class OwnDistribution(Distribution):
     def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:  # noqa: D102
         found = self._on(old_outputs.device).kl(old_outputs, new_outputs)
         return super().kl(old_outputs, new_outputs) if found is None else found
-
-    def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
-        """As in the base, by autograd."""
-        import torch
-
-        # [n, B] and [d, 1] -> [B, n + d]
-        rows = np.concatenate((outputs, np.broadcast_to(free, (len(free), outputs.shape[1])))).T
-        inputs = torch.from_numpy(rows).requires_grad_()
-        with torch.enable_grad():  # a thread of its own has another mode
-            log_prob, entropy = self.log_prob_and_entropy(inputs, torch.from_numpy(actions.T))
-
-        def backward(d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-            total = log_prob.dot(torch.from_numpy(d_log_prob))
-            if d_entropy:
-                total = total + float(d_entropy) * entropy.sum()
-            found: Array = torch.autograd.grad(total, inputs)[0].numpy().T
-            d_free[:] = found[len(outputs) :].sum(1)
-            return found[: len(outputs)]
-
-        return log_prob.detach().numpy(), entropy.detach().numpy(), backward
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
         found = copy(self)

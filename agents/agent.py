@@ -194,8 +194,8 @@ class PolicyAgent:
 
     name: ClassVar[str]
     """Name of the agent in files."""
-    _config_type: ClassVar[Any]
-    """The class of its hyperparameters."""
+    config_type: ClassVar[Any]
+    """The class of its hyperparameters. A subclass may have a dataclass with further fields."""
     keeps_final_observations: ClassVar[bool] = False
     """Whether a subclass needs the last observations of episodes that terminated: then `final_rows` and
     `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
@@ -230,7 +230,7 @@ class PolicyAgent:
                 f"an agent is made for two spaces, got {observation_space!r}: train one with hybridppo.train(ENV, "
                 "total_steps=..., config=...)"
             )
-        self.config = config = self._config_type() if config is None else config
+        self.config = config = self.config_type() if config is None else config
         self._schedules = Scheduled(schedules, config)
         self.observation_space, self.action_space = observation_space, action_space
         self._encode = ObservationEncoder(observation_space)
@@ -297,8 +297,9 @@ class PolicyAgent:
 
     @config.setter
     def config(self, config: Any) -> None:
-        if not isinstance(config, self._config_type):
-            raise ConfigurationError(f"config must be {self._config_type.__name__}(...), got {shown(config)}")
+        if not isinstance(config, self.config_type):
+            raise ConfigurationError(f"config must be {self.config_type.__name__}(...), got {shown(config)}")
+        config.require_own_fields()
         before = vars(self).get("_config", config)
         changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
         if changed:
@@ -315,8 +316,8 @@ class PolicyAgent:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Hyperparameters of one's own, `train(..., settings=...)`."""
-        found: dict[str, Any] = self._config.settings
+        """Hyperparameters of one's own: `train(..., settings=...)`, and the further fields of a `config_type`."""
+        found: dict[str, Any] = self._config.all_settings()
         return found
 
     def _learning_rates(self) -> dict[str, float]:

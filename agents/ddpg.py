@@ -201,7 +201,7 @@ class DDPG(PolicyAgent):
 
     name: ClassVar[str] = "ddpg"
     """Name of the agent in files."""
-    _config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
+    config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
     config: DDPGConfig
 
     def __init__(
@@ -443,7 +443,7 @@ class TD3(DDPG):
     """
 
     name: ClassVar[str] = "td3"
-    _config_type: ClassVar[type[DDPGConfig]] = TD3Config
+    config_type: ClassVar[type[DDPGConfig]] = TD3Config
 
 
 class Backend:

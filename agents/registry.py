@@ -52,13 +52,11 @@ def name_of(config: AnyConfig) -> str:
     Raises:
         ConfigurationError: if it is not the configuration of an agent.
     """
-    for name, kind in _KINDS.items():
-        if type(config) is kind.config:
+    for name, kind in reversed(_KINDS.items()):  # TD3's is a DDPG's, too
+        if isinstance(config, kind.config):
             return name
     kinds = ", ".join(kind.config.__name__ for kind in AGENTS.values())
-    is_derived = isinstance(config, PPOConfig | DDPGConfig)
-    own = ", and no subclass (hyperparameters of your own are settings={...} of train)" if is_derived else ""
-    raise ConfigurationError(f"config must be one of {kinds}{own}, got {shown(config)}")
+    raise ConfigurationError(f"config must be one of {kinds}, got {shown(config)}")
 
 
 def agent_class(config: AnyConfig) -> type[AnyAgent]:
@@ -69,11 +67,8 @@ def agent_class(config: AnyConfig) -> type[AnyAgent]:
 
 def default_config(agent: object) -> AnyConfig:
     """The default configuration of an agent's class, or of an agent; PPO's for anything else."""
-    for kind in reversed(AGENTS.values()):  # TD3 is a DDPG, too
-        if isinstance(agent, type) and issubclass(agent, kind.agent):
-            made: AnyConfig = kind.config()
-            return made
-    return PPOConfig()
+    made: AnyConfig = getattr(agent, "config_type", PPOConfig)()
+    return made
 
 
 def make_agent(
@@ -87,6 +82,8 @@ def make_agent(
 ) -> AnyAgent:
     """Make an agent of this class, with those custom parts that are not None.
 
+    A configuration of the library becomes one of the class's own type (`config_type`).
+
     Raises:
         ConfigurationError: if the agent has no such part, or a subclass takes a name of the library's.
         EnvError: if a space is not supported.
@@ -97,6 +94,8 @@ def make_agent(
         if part not in _KINDS[name].parts:
             raise ConfigurationError(f"{part}=... is for other agents than {name}: leave it out")
     make: Callable[..., AnyAgent] = kind
+    if issubclass(kind, PolicyAgent):
+        config = config.in_class(kind.config_type)
     made = make(observation_space, action_space, config, seed=seed, **given)
     if isinstance(made, PolicyAgent):
         made.require_own_names()

@@ -11,11 +11,11 @@ import copy
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, ClassVar, TypeVar
 
 from hybridppo.errors import ConfigurationError, HybridPPOError, hint_of, meant, shown
-from hybridppo.system.validation import LARGEST_FLOAT, each_once, require
+from hybridppo.system.validation import LARGEST_FLOAT, each_once, held_by_json, require
 
 ScheduleFunction = Callable[[float], float]
 """From the progress of the training, 0 to 1, to the value."""
@@ -124,6 +124,7 @@ class OfOnePolicy:
     """The policies of agents by name: there is one policy, and it has no name."""
     played: ClassVar[tuple[str, ...]] = ()
     """The policies that act and do not learn."""
+    settings: dict[str, Any]
 
     def __new__(cls, *_: Any, **named: Any) -> Any:
         """A new configuration; refuses a field that it does not have, with the field that was probably meant."""
@@ -146,10 +147,49 @@ class OfOnePolicy:
     def require_agents(self, agents: Sequence[str], error: type[HybridPPOError]) -> None:
         """Refuse environments with other agents than those that it is for: any will do."""
 
+    @classmethod
+    def own_fields(cls) -> list[str]:
+        """The fields that a user's class adds to those of the library's class."""
+        library = next(kind for kind in cls.__mro__ if kind.__module__.startswith("hybridppo."))
+        ours = {each.name for each in fields(library)}
+        return [each.name for each in fields(cls) if each.name not in ours]  # type: ignore[arg-type]
+
+    def require_own_fields(self) -> None:
+        """Refuse a user's class that is no dataclass, or has values in its fields that JSON cannot hold.
+
+        Raises:
+            ConfigurationError: with the class, or the field and its value.
+        """
+        kind = type(self)
+        if "__dataclass_fields__" not in vars(kind):
+            raise ConfigurationError(f"{kind.__name__} must be a dataclass: write @dataclass(frozen=True) above it")
+        for name in self.own_fields():
+            try:
+                held_by_json(getattr(self, name))
+            except ValueError:
+                raise ConfigurationError(
+                    f"{name} of {kind.__name__} must be what JSON can hold, got {shown(getattr(self, name))}"
+                ) from None
+
+    def all_settings(self) -> dict[str, Any]:
+        """Hyperparameters of the user's by name: `settings`, and the fields of a user's class."""
+        settings, names = self.settings, self.own_fields()
+        return type(settings)(settings, **{name: getattr(self, name) for name in names}) if names else settings
+
+    def in_class(self, kind: Any) -> Any:
+        """The configuration in a user's class, whose further fields have the values of the settings of their names."""
+        if isinstance(self, kind) or not issubclass(kind, type(self)):
+            return self
+        settings = dict(self.settings)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        own = {name: settings.pop(name) for name in kind.own_fields() if name in settings}
+        return kind(**{**values, **own, "settings": settings})
+
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object, with which the class restores it."""
+        """The fields as a JSON object, with which the library's class restores it; those of a user's are settings."""
         found: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        return found
+        own = {name: found.pop(name) for name in self.own_fields()}
+        return found | {"settings": {**found["settings"], **own}}
 
 
 class Scheduled:

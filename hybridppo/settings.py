@@ -395,7 +395,7 @@ def changed(group: Group, options: dict[str, Any]) -> Group:
 def helps(group: type) -> dict[str, str]:
     """The help of every field: the text below it in the source. Empty without the source."""
     try:
-        (node,) = ast.parse(inspect.getsource(group)).body
+        (node,) = ast.parse(inspect.cleandoc(inspect.getsource(group))).body
     except OSError:
         return {}
     found: dict[str, str] = {}
@@ -639,7 +639,10 @@ def require_own(own: Mapping[str, str], **given: object) -> None:
     for what, value in given.items():
         name = own.get(what)
         if name is not None and value is None:
-            raise RunDirectoryError(f"the run has its own {what}, {name!r}: pass it again in Python, as {what}=...")
+            flag = " or --agent module:Class" if what == "agent" else ""
+            raise RunDirectoryError(
+                f"the run has its own {what}, {name!r}: pass it again in Python, as {what}=...{flag}"
+            )
         if name is None and value is not None:
             raise CheckpointError(f"the run was begun without its own {what}: leave {what}=... out")
         if not isinstance(value, Mapping):

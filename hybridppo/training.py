@@ -688,6 +688,13 @@ def config_to_train(
             f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}: config=DDPGConfig() "
             "or TD3Config() chooses another of the library's agents"
         )
+    own: list[str] = [] if isinstance(config, PoliciesConfig) else config.own_fields()
+    if own and (agent is None or {*own} - {*default_config(agent).own_fields()}):
+        mine, name = type(config).__name__, wanted.__name__
+        raise ConfigurationError(
+            f"{mine} has fields of its own, {', '.join(own)}, which only an agent of your own reads: write "
+            f"config_type = {mine} in a subclass of {name}, and pass agent=..."
+        )
     return with_further(config, schedules, settings)
 
 

@@ -107,7 +107,7 @@ def test_every_change_is_found() -> None:
     assert set(BLOCKS) == {
         *EXAMPLES, "An auxiliary prediction", "Behaviour cloning beside PPO", "Another advantage estimate",
         "Behaviour cloning beside TD3", "A distribution of your own", "Rewards and columns of your own",
-        "The methods of a subclass", "Numbers of `info`",
+        "The methods of a subclass", "Numbers of `info`", "Hyperparameters of your own",
     }  # fmt: skip
     files = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments

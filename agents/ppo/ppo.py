@@ -79,7 +79,7 @@ class PPO(PolicyAgent):
 
     name: ClassVar[str] = "ppo"
     """Name of the agent in files."""
-    _config_type = PPOConfig
+    config_type = PPOConfig
     config: PPOConfig
     current: PPOConfig
 

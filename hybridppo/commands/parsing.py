@@ -18,10 +18,12 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tyro
 
 from hybridppo.agents.ppo.config import DIVIDING
+from hybridppo.agents.registry import AGENTS
 from hybridppo.agents.schedules import sizes_of
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, meant
+from hybridppo.environments.packages import import_modules
+from hybridppo.errors import ConfigurationError, meant, meant_by, shown
 from hybridppo.settings import GROUPS, RunOptions, fields_of, helps, is_kept
 from hybridppo.system.messages import printable
 from hybridppo.system.validation import each_once, require_path
@@ -29,6 +31,7 @@ from hybridppo.system.validation import each_once, require_path
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 EnvId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+OwnAgent = Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")]
 RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
 
 _JSON = (dict[str, Any] | None, dict[str, Any], dict[str, tuple[int, ...]] | None)
@@ -178,7 +181,7 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
     for name, of_section in sections.items():
         section = make_dataclass("Section", of_section, kw_only=True)
         section.__doc__ = ""
-        title = tyro.conf.arg(name=str(agent).upper() if name == "agent" else name)
+        title = tyro.conf.arg(name=str(agent).rpartition(":")[2].upper() if name == "agent" else name)
         own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], field(default_factory=section)))
     flat = make_dataclass(kind.__name__, own, kw_only=True)
     paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
@@ -193,6 +196,27 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
             own_values = {flag.name: values[flag.name] for flag in flags if flag.group == each.name}
             found[each.name] = changed_group(defaults.get(each.name, _default_of(each)), own_values)
     return kind(**found)
+
+
+def own_agent(name: str | None) -> type[Any] | None:
+    """The class that `--agent` names as module:Class; None for an agent of the library, or without the flag.
+
+    Raises:
+        ConfigurationError: if there is none.
+    """
+    module, _, kind = (name or "").rpartition(":")
+    if name is None or not module:
+        if name is None or name in AGENTS:
+            return None
+        near = meant_by(name, AGENTS)
+        hint = f": did you mean {near}?" if near else ""
+        rule = f"one of {', '.join(AGENTS)}, or a class as module:Class"
+        raise ConfigurationError(f"--agent must be {rule}, got {shown(name)}{hint}")
+    import_modules(module, " of --agent")
+    found = getattr(sys.modules[module], kind, None)
+    if not (isinstance(found, type) and issubclass(found, tuple(each.agent for each in AGENTS.values()))):
+        raise ConfigurationError(f"--agent {name}: {module} has no subclass {kind} of PPO, DDPG or TD3")
+    return found
 
 
 def changed_group(group: Any, values: Mapping[str, Any]) -> Any:

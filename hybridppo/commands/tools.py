@@ -13,7 +13,17 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import PlacementOptions
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, RunDir, flags_of, show
+from hybridppo.commands.parsing import (
+    EXIT_DONE,
+    EXIT_ERROR,
+    Command,
+    EnvId,
+    OwnAgent,
+    RunDir,
+    flags_of,
+    own_agent,
+    show,
+)
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluation import environment_of, evaluate_agent, like_training, returns_of
@@ -59,6 +69,8 @@ class Evaluate(_Acts):
     """Folders of other runs, or agents' files, to play against."""
     episodes: int = 20
     """Number of episodes; with others, number of games of each pair."""
+    agent: OwnAgent = None
+    """The class of the agents, if it is one of your own."""
     json: bool = False
     """Print the result as JSON."""
     progress: bool = True
@@ -70,7 +82,7 @@ class Evaluate(_Acts):
         if self.others:
             self._round_robin(env, options)
             return
-        agent = load(self.run_dir, self.checkpoint)
+        agent = load(self.run_dir, self.checkpoint, agent=own_agent(self.agent))
         given = {name: getattr(self, name) for name in ("episodes", "seed", "deterministic", "progress")}
         found = evaluate_agent(agent, env, **given, **like_training(options))
         actions = "most probable" if self.deterministic else "sampled"
@@ -82,7 +94,9 @@ class Evaluate(_Acts):
                 show(f"{name}: {rating:.0f} ({scale})")
 
     def _round_robin(self, env: EnvSource, options: EnvironmentOptions) -> None:
-        agents = {str(path): load(path, self.checkpoint) for path in (self.run_dir, *self.others)}
+        agents = {
+            str(path): load(path, self.checkpoint, agent=own_agent(self.agent)) for path in (self.run_dir, *self.others)
+        }
         if len(agents) <= len(self.others):
             raise ConfigurationError("each agent of a round robin must be given once")
         made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -14,9 +14,20 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
 from hybridppo.auto.auto import PlacementOptions, options_of
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, parse, show
+from hybridppo.commands.parsing import (
+    EXIT_DONE,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    Command,
+    EnvId,
+    OwnAgent,
+    RunDir,
+    own_agent,
+    parse,
+    show,
+)
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, meant_by, shown
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
 from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
@@ -26,7 +37,7 @@ from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, m
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training import resume, train
 
-AgentName = Literal["ppo", "ddpg", "td3"]
+AgentName = Annotated[str, tyro.conf.arg(metavar="{ppo,ddpg,td3}|MODULE:CLASS")]
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class Train(Command):
     env_id: EnvId
     """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     agent: AgentName = "ppo"
-    """The algorithm. Its settings are flags: --agent td3 --help shows those of TD3."""
+    """The algorithm, or a subclass of your own as module:Class. Its settings are flags: --agent td3 --help shows those
+    of TD3."""
     options: RunOptions = field(default_factory=lambda: RunOptions(total_steps=500_000))
     placement: PlacementOptions = field(default_factory=PlacementOptions)
     environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
@@ -83,7 +95,9 @@ class Train(Command):
     def run(self) -> int:
         """Train, and print the result. If torchrun starts the command again after a loss, the run is resumed."""
         if self.run_dir is not None and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-            return report(resume(self.run_dir, progress=self.progress, on_interrupt="return"))
+            return report(
+                resume(self.run_dir, agent=own_agent(self.agent), progress=self.progress, on_interrupt="return")
+            )
         if self.settings_of is not None:
             tell_what_runs(self.settings_of, self.env_id, self.environment, self.options)
         if self.tuned:
@@ -94,6 +108,7 @@ class Train(Command):
         own = ("compiled", "profile", "progress", "verbose")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
         given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
+        given["agent"] = own_agent(self.agent)
         result = None
         while result is None:
             run_dir = self.run_dir or fresh_path(self.env_id, seed)
@@ -142,17 +157,16 @@ def _defaults(agent: str | None, path: str | None, *, has_placement: bool) -> di
     if path is None:
         if agent is None:
             return {}
-        if agent not in AGENTS:
-            near = meant_by(agent, AGENTS)
-            hint = f": did you mean {near}?" if near else ""
-            raise ConfigurationError(f"--agent must be one of {', '.join(AGENTS)}, got {shown(agent)}{hint}")
-        return {"agent": agent, "config": AGENTS[agent].config()}
+        kind: Any = own_agent(agent) or AGENTS[agent].agent
+        return {"agent": agent, "config": kind.config_type()}
     settings = Settings.read(RunDirectory.open(path))
-    _require_no_python(path, settings)
-    config, policies = settings.config, None
+    config, policies, own = settings.config, None, own_agent(agent)
+    _require_no_python(path, settings, own)
     if isinstance(config, PoliciesConfig):
         config, policies = _shared_and_own(config)
     name = name_of(config)
+    if agent is not None and own is not None:
+        config, name = config.in_class(own.config_type), agent
     if agent not in (None, name):
         raise ConfigurationError(f"{path} has the settings of {name}: leave --agent out, or --config")
     return {
@@ -166,9 +180,9 @@ def _defaults(agent: str | None, path: str | None, *, has_placement: bool) -> di
     }
 
 
-def _require_no_python(path: str, settings: Settings) -> None:
-    """Refuse the settings of a run with parts that only Python can make again."""
-    needs = dict(settings.own)
+def _require_no_python(path: str, settings: Settings, agent: type[Any] | None) -> None:
+    """Refuse the settings of a run with parts that only Python can make again, except its agent if it is given."""
+    needs = {name: part for name, part in settings.own.items() if name != "agent" or agent is None}
     agents = settings.config.agents if isinstance(settings.config, PoliciesConfig) else {}
     if any(policy_by_name(name) != policy for name, policy in agents.items()):
         needs["policy_of"] = "a function"
@@ -220,6 +234,8 @@ class Resume(Command):
 
     run_dir: RunDir
     """The run's folder."""
+    agent: OwnAgent = None
+    """The class of the agent, if it is one of your own."""
     changes: Changes = field(default_factory=Changes)  # type: ignore[valid-type]
     progress: bool = True
     """Show a progress bar."""
@@ -237,7 +253,7 @@ class Resume(Command):
             if lag is not None:
                 raise ConfigurationError(f"max_lag={lag} needs a placement that takes it: give --placement")
         further: dict[str, Any] = {"placement": placement, "progress": self.progress, "verbose": self.verbose}
-        further["on_interrupt"] = "return"
+        further |= {"on_interrupt": "return", "agent": own_agent(self.agent)}
         return report(resume(self.run_dir, **further, **changes))
 
 

@@ -409,8 +409,12 @@ def _import(name: str) -> None:
             raise
 
 
-def import_modules(names: str) -> None:
+def import_modules(names: str, of: str = ", which is to register environments,") -> None:
     """Import modules that register environments; `names` has commas between them.
+
+    Args:
+        names: the names.
+        of: what the modules are for, in an error.
 
     Raises:
         ConfigurationError: if it is no text.
@@ -423,7 +427,7 @@ def import_modules(names: str) -> None:
         except failures() as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
             remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
-            what = f"the module {name!r}, which is to register environments, cannot be imported"
+            what = f"the module {name!r}{of} cannot be imported"
             raise EnvError(f"{what}: {shown_error(error)} ({remedy})") from error
 
 

@@ -214,6 +214,16 @@ def require(config: Any, field: str, holds: bool, rule: str) -> None:
         raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
 
 
+class OwnSettings(dict[str, Any]):
+    """Hyperparameters of the user's, by name."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigurationError(
+            f"there is no setting {name!r}: the settings are {', '.join(self) or 'none'}. Pass it to train, in "
+            f"settings={{{name!r}: ...}}"
+        )
+
+
 def check_fields(config: Any, rules: Mapping[str, tuple[Rule, ...]] = {}) -> None:
     """Refuse fields of another type than theirs, or against a rule; None is allowed if the type says so.
 
@@ -283,7 +293,7 @@ def _of_kind(config: Any, field: "Field[Any]", kind: Any, value: Any, may_be_non
         is_json = field.metadata.get("json", False)
         require(config, name, is_object, f"must be a dict of {'values' if is_json else 'arguments'} by name")
         try:
-            value = held_by_json(dict(value)) if is_json else value
+            value = OwnSettings(held_by_json(dict(value))) if is_json else value
         except ValueError:
             require(config, name, False, "must be what JSON can hold")
     elif get_origin(kind) is dict:

@@ -525,7 +525,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], "there is no command 'trian': did you mean train?"),
         (
             ["train", "CartPole-v1", "--agent", "dpg"],
-            "--agent must be one of ppo, ddpg, td3, got 'dpg': did you mean ddpg",
+            "--agent must be one of ppo, ddpg, td3, or a class as module:Class, got 'dpg': did you mean ddpg",
         ),
         (
             ["train", "--env-id", "CartPole-v1"],

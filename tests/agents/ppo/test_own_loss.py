@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -27,12 +27,13 @@ from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import PPO, TD3, ConfigurationError, EnvError, Mirrored, MultiLearner, TD3Config
+from hybridppo import PPO, TD3, ConfigurationError, EnvError, Mirrored, MultiLearner, PPOConfig, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.agents.ppo.ppo import backend_for
+from hybridppo.commands.main import main
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks.making import actor_and_critic
@@ -819,6 +820,98 @@ def test_settings_of_ones_own_are_kept_and_tell_runs_apart(tmp_path: Path) -> No
     assert found.settings == {"beta": 0.25, "name": ["a", 1]}
     resumed.agent.save(tmp_path / "agent")
     assert hybridppo.load(tmp_path / "agent").settings == {"beta": 0.25}
+
+
+OF_A_CLASS = """
+from dataclasses import dataclass
+import hybridppo
+
+@dataclass(frozen=True)
+class BonusConfig(hybridppo.PPOConfig):
+    bonus: float = 0.5
+    \"\"\"Added to every reward.\"\"\"
+    scales: tuple[int, ...] = (1, 2)
+
+class WithBonus(hybridppo.PPO):
+    config_type = BonusConfig
+
+    def rewards(self, rollout):
+        assert self.settings["scales"] == self.config.scales == (3, 4)
+        assert self.settings["bonus"] == self.config.bonus
+        return rollout.rewards + self.config.bonus
+"""
+
+
+def test_a_configuration_of_ones_own_has_flags_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bonus_agents.py").write_text(OF_A_CLASS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sizes = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+    flags += ["--agent", "bonus_agents:WithBonus", "--scales", "3", "4", "--seed=0", "--placement=cpu", "--no-progress"]
+
+    def command(*arguments: str) -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return ended.value.code
+
+    assert command("train", "CartPole-v1", *flags, "--total-steps=32", "--bonus=0.25", "--run-dir=run") == 0
+    assert command("train", "CartPole-v1", *flags, "--total-steps=32", "--run-dir=other") == 0
+    saved = json.loads(Path("run/config.json").read_text())
+    assert saved["settings"] == {"bonus": 0.25, "scales": [3, 4]}
+    assert len(groups_of(find_runs("."))) == 2
+    import bonus_agents
+
+    own = {"bonus": 0.25, "scales": [3, 4]}
+    options: dict[str, Any] = {"env": "CartPole-v1", "agent": bonus_agents.WithBonus, "total_steps": 64}
+    twin = train(**options, config=bonus_agents.BonusConfig(**sizes, **own))
+    # As settings, too: the class takes them as its fields.
+    other = train(**options, config=PPOConfig(**sizes), settings=own)
+    assert type(other.agent.config) is bonus_agents.BonusConfig
+    assert other.agent.config.scales == (3, 4)
+    assert command("resume", "run", "--total-steps=64", "--agent=bonus_agents:WithBonus", "--no-progress") == 0
+    assert command("evaluate", "run", "--episodes=1", "--agent=bonus_agents:WithBonus", "--no-progress") == 0
+    loaded = hybridppo.load("run", agent=bonus_agents.WithBonus)
+    assert torch.equal(loaded.parameters.values, twin.agent.parameters.values)
+    assert loaded.config == twin.agent.config
+    loaded.save("agent.safetensors")
+    assert hybridppo.load("agent.safetensors", agent=bonus_agents.WithBonus).config == loaded.config
+    capsys.readouterr()
+    for arguments, message in {
+        ("resume", "run"): "own agent, 'WithBonus': pass it again in Python, as agent=... or --agent module:Class",
+        ("train", "CartPole-v1", "--agent=bonus_agents:Nothing"): "bonus_agents has no subclass Nothing of PPO, DDPG",
+        ("train", "CartPole-v1", "--agent=no_such:Thing"): "the module 'no_such' of --agent cannot be imported",
+    }.items():
+        assert command(*arguments) > 0
+        assert message in capsys.readouterr().err
+
+
+def test_a_configuration_of_ones_own_that_cannot_be_kept_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Mine(PPOConfig):
+        thing: Any = None
+
+    class Undecorated(PPOConfig):
+        beta: float = 0.1
+
+    kind = overriding(config_type=Mine)
+    for options, message in (
+        (
+            {"config": Mine()},
+            "Mine has fields of its own, thing, which .*: write config_type = Mine in a subclass of PPO",
+        ),
+        ({"config": Mine(), "agent": overriding()}, "write config_type = Mine in a subclass of PPO"),
+        ({"config": Mine(thing=torch), "agent": kind}, "thing of Mine must be what JSON can hold, got <module 'torch'"),
+        ({"config": Undecorated()}, "Undecorated must be a dataclass: write @dataclass"),
+        ({"agent": kind, "config": TD3Config()}, "agent must be a subclass of TD3"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            train(**options)
+    agent = overriding(after_update=lambda self, *_: {"beta": self.settings["beta"]})
+    with pytest.raises(ConfigurationError, match=r"no setting 'beta': the settings are alpha\. Pass it to train, in"):
+        train(agent=agent, settings={"alpha": 1})
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class Environments(ABC):
         if not self._has_infos:
             option, what = "step_infos" if steps else "info_metrics", f"{type(self).__name__} of {self.num_envs}"
             raise info_metrics.refused(option, what)
-        self._infos, self.step_infos = info_metrics.InfoNumbers(names, steps, self.num_envs), tuple(steps)
+        self._infos, self.step_infos = info_metrics.InfoNumbers(names, self.num_envs), tuple(steps)
 
     def write_infos(self, columns: Mapping[str, Array], row: int) -> None:
         """Write the entries of `step_infos` in the next steps to these arrays `[T, N]`, from a row on."""

@@ -30,13 +30,15 @@ class EntryNames:
         return [*self._plain, *filter(partial(self._matches, entries), entries)] if self._patterns else self._plain
 
     def _matches(self, entries: Mapping[str, Any], name: str) -> bool:
-        is_meant = any(fnmatchcase(name, pattern) for pattern in self._patterns)
-        return is_meant and name[0] != "_" and name not in self._plain and is_number(entries[name])
+        is_meant = isinstance(name, str) and any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        return is_meant and not name.startswith("_") and name not in self._plain and is_number(entries[name])
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, or an array or a tensor."""
-    return isinstance(value, bool | int | float) or hasattr(value, "dtype")
+    """Whether a value is a number, or an array or a tensor of numbers."""
+    if isinstance(value, bool | int | float):
+        return True
+    return hasattr(value, "dtype") and getattr(value.dtype, "kind", "f") in "biuf"  # torch's types have no kind
 
 
 class InfoNumbers:
@@ -44,19 +46,18 @@ class InfoNumbers:
 
     Args:
         names: names of the entries to sum, and patterns of names.
-        steps: the entries that become columns: every step must have them.
         num_columns: columns of a rollout.
     """
 
-    def __init__(self, names: Sequence[str], steps: Sequence[str], num_columns: int) -> None:
-        self.names, self.steps = tuple(names), tuple(steps)
+    def __init__(self, names: Sequence[str], num_columns: int) -> None:
+        self.names = tuple(names)
         self.left_out: set[int] = set()
         """Columns whose infos do not count."""
         self._entries = EntryNames(names)
         self._last: list[dict[str, float]] = [{} for _ in range(num_columns)]
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self.written: Mapping[str, Array] = {}
-        """The arrays `[T, N]` of the entries in `steps`."""
+        """The arrays `[T, N]` of the entries that every step must have."""
         self.row = 0
         """The row of the next step of all environments."""
 

@@ -256,7 +256,7 @@ class Logging(TorchCartPole):
         *result, infos = super().step(actions)
         self.number = getattr(self, "number", 0) + 1
         halves, logged = torch.full((self.num_envs,), self.number / 2.0), {"number": torch.tensor(self.number)}
-        return *result, {**infos, self.under: {**logged, "one": 1.0, "unknown": np.nan, "name": "x"}, "half": halves}
+        return *result, {**infos, self.under: {**logged, "one": 1.0, "unknown": np.nan, "name": "x", "names": np.array(["x"])}, "half": halves}
 
 
 @pytest.mark.parametrize("asked", [("number", "half"), ("h*f",), ()])

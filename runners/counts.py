@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridppo.environments.info_metrics import Sums, metrics_of
+from hybridppo.environments.infos import Sums, metrics_of
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import reals, whole

@@ -16,7 +16,7 @@ import numpy as np
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.info_metrics import metrics_of
+from hybridppo.environments.infos import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import source_here

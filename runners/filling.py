@@ -20,7 +20,7 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.infos import Sums
 from hybridppo.environments.state import ActionHistory
 from hybridppo.networks.numpy_actors import NumpyActor, NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.rollouts.rollout import FinalObservations, MemoryLayout, Rollout

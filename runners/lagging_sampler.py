@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, Steering
-from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.infos import Sums
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.rollout import FinalObservations, Rollout
 from hybridppo.runners.filling import Filled

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState, Steering, latest
-from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.infos import Sums
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
 from hybridppo.errors import ConfigurationError, EnvStateError

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
 
-from hybridppo.environments import info_metrics
+from hybridppo.environments.infos import InfoNumbers, Sums, refused
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
@@ -101,7 +101,7 @@ class Environments(ABC):
         """Whether `step` returns the final observations of terminated episodes besides those of truncated ones."""
         self.clips_rewards = False
         """Whether agents learn from rewards clipped to +-1; `step` returns unclipped rewards."""
-        self._infos: info_metrics.InfoNumbers | None = None
+        self._infos: InfoNumbers | None = None
         self._closed = False
 
     @property
@@ -144,8 +144,8 @@ class Environments(ABC):
         """
         if not self._has_infos:
             option, what = "step_infos" if steps else "info_metrics", f"{type(self).__name__} of {self.num_envs}"
-            raise info_metrics.refused(option, what)
-        self._infos, self.step_infos = info_metrics.InfoNumbers(names, self.num_envs), tuple(steps)
+            raise refused(option, what)
+        self._infos, self.step_infos = InfoNumbers(names, self.num_envs), tuple(steps)
 
     def write_infos(self, columns: Mapping[str, Array], row: int) -> None:
         """Write the entries of `step_infos` in the next steps to these arrays `[T, N]`, from a row on."""
@@ -162,7 +162,7 @@ class Environments(ABC):
         if self._infos is not None:
             self._infos.left_out.update(range(env * self.num_agents, (env + 1) * self.num_agents))
 
-    def take_infos(self) -> info_metrics.Sums:
+    def take_infos(self) -> Sums:
         """The sums since the last call."""
         return {} if self._infos is None else self._infos.take()
 

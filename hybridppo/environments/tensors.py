@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from hybridppo.environments.base import Environments, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of, require_spaces, two_of
-from hybridppo.environments.info_metrics import EntryNames, Sums, is_number, lacking
+from hybridppo.environments.infos import EntryNames, Sums, is_number, lacking
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import shown_cast

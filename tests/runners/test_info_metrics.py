@@ -255,8 +255,9 @@ class Logging(TorchCartPole):
     def step(self, actions: Any) -> Any:
         *result, infos = super().step(actions)
         self.number = getattr(self, "number", 0) + 1
-        halves, logged = torch.full((self.num_envs,), self.number / 2.0), {"number": torch.tensor(self.number)}
-        return *result, {**infos, self.under: {**logged, "one": 1.0, "unknown": np.nan, "name": "x", "names": np.array(["x"])}, "half": halves}
+        halves, others = torch.full((self.num_envs,), self.number / 2.0), {"name": "x", "names": np.array(["x"])}
+        logged = {"number": torch.tensor(self.number), "one": 1.0, "unknown": np.nan, **others}
+        return *result, {**infos, self.under: logged, "half": halves}
 
 
 @pytest.mark.parametrize("asked", [("number", "half"), ("h*f",), ()])

@@ -115,7 +115,7 @@ def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
 
 @dataclass(frozen=True)
 class Plot(Command):
-    """Draw the returns of runs: a line for each configuration, from the runs of all its seeds.
+    """Draw metrics of runs, and print their last values: a line for each configuration, from the runs of all its seeds.
 
     The line is the interquartile mean of the seeds, with a bootstrap band. Runs whose settings differ only in options
     that cannot change a result, such as --num-workers, count as seeds of one configuration.
@@ -127,20 +127,25 @@ class Plot(Command):
     """The picture, .png, .svg or .pdf."""
     by: Literal["steps", "seconds"] = "steps"
     """The horizontal axis: environment steps, or seconds of training."""
+    metric: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
+    """A metric to draw, as in metrics.jsonl, such as evaluation_return_mean; repeat the flag for several. Without the
+    flag, the return in training."""
     confidence: float = 0.95
-    """Confidence of the band."""
+    """Confidence of the band, and of the intervals in the table."""
     label: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
     """A label for the runs of each folder on the command line, in their order. Without labels, the settings in which
     they differ name the runs."""
 
     def run(self) -> None:
         """Draw, and list what was drawn."""
-        from hybridppo.tools.plot import plot_runs
+        from hybridppo.tools.plot import RETURN, plot_runs, table_of
 
-        groups = plot_runs(labels=self.label, **self.arguments("label"))
+        metrics = self.metric or (RETURN,)
+        groups = plot_runs(labels=self.label, metrics=metrics, **self.arguments("label", "metric"))
         for group in groups:
             count = len(group.runs)
             show(f"{group.env_id}: {group.label}, {count} {'seed' if count == 1 else 'seeds'}")
+        show(table_of(groups, metrics, self.confidence))
         show(f"picture: {self.output}")
 
 
@@ -172,6 +177,8 @@ class Play(_Acts):
     """Show the episodes in the environment's own window, without a video."""
     against: Path | None = None
     """Another run, or an agent's file. Its agent has all players but the first."""
+    human: str | None = None
+    """The agent that you play, as player_1: the terminal asks for its actions, and --window shows the game's window."""
     most_steps: int | None = None
     """Steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
 
@@ -180,7 +187,7 @@ class Play(_Acts):
         from hybridppo.tools.play import play
 
         played = play(**self.arguments())
-        for line in episode_lines(played, by_kind=self.against is None):
+        for line in episode_lines(played, by_kind=self.against is None and self.human is None):
             show(line)
         if played.episodes < self.episodes:
             show(f"ended after {played.steps} steps, within an episode (--most-steps)")

@@ -13,7 +13,7 @@ import tyro
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
-from hybridppo.auto.auto import PlacementOptions, options_of
+from hybridppo.auto.auto import Auto, PlacementOptions, options_of
 from hybridppo.commands.parsing import (
     EXIT_DONE,
     EXIT_ERROR,
@@ -27,14 +27,18 @@ from hybridppo.commands.parsing import (
     show,
 )
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.environments.packages import source_of
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
 from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
-from hybridppo.run_directory.files import TakenError
+from hybridppo.run_directory.files import TakenError, locked
 from hybridppo.running import TrainResult
 from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made, tell_what_runs
+from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
+from hybridppo.system.threads import cpu_cores
+from hybridppo.system.validation import require_whole
 from hybridppo.training import resume, train
 
 AgentName = Annotated[str, tyro.conf.arg(metavar="{ppo,ddpg,td3}|MODULE:CLASS")]
@@ -62,6 +66,9 @@ class Train(Command):
     left out."""
     run_dir: Path | None = None
     """The folder to make and write to; None for a new one under runs/."""
+    seeds: int = 1
+    """Train so many seeds side by side, --seed (else 0) and the next ones, each on one core and in a run directory of
+    its own in the folder. If stopped, the same command with that --run-dir continues."""
     compiled: bool = False
     """Let Numba compile the environments, if they have a compiled form, and the updates of multilayer perceptrons on a
     CPU. This is --vectorization compiled and --compiled-updates in one flag (needs the extra "compiled")."""
@@ -104,11 +111,15 @@ class Train(Command):
             from hybridppo.tools.hyperparameters import tuned_entry
 
             show(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
-        seed = fresh_seed() if self.options.seed is None else self.options.seed
+        several = require_whole("seeds", self.seeds) > 1
+        seed = self.options.seed
+        seed = seed if seed is not None else 0 if several else fresh_seed()
         own = ("compiled", "profile", "progress", "verbose")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
         given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
         given["agent"] = own_agent(self.agent)
+        if several:
+            return self._train_seeds(seed, given)
         result = None
         while result is None:
             run_dir = self.run_dir or fresh_path(self.env_id, seed)
@@ -118,6 +129,38 @@ class Train(Command):
                 if self.run_dir is not None:
                     raise
         return report(result)
+
+    def _train_seeds(self, first: int, given: dict[str, Any]) -> int:
+        """Train several seeds, or go on with them, and print their returns; `given` are the arguments of `train`."""
+        from hybridppo.tools.jobs import Run, train_missing
+        from hybridppo.tools.plot import find_runs, groups_of, table_of
+
+        if self.policies is not None:
+            raise ConfigurationError("--seeds is for one policy: leave --policies out, or train one seed at a time")
+        folder = self.run_dir or fresh_path(self.env_id, first)
+        if (folder / "config.json").exists():
+            raise ConfigurationError(f"{folder} is the folder of one run: name another one for {self.seeds} seeds")
+        source_of(self.env_id)  # processes find what is found here
+        if isinstance(given["placement"], Auto):
+            given["placement"] = "cpu"
+        steps, config = given.pop("total_steps"), given.pop("config")
+        options = {name: value for name, value in given.items() if name not in ("progress", "verbose", "seed")}
+        seeds = range(first, first + self.seeds)
+        runs = [Run(folder / f"seed{seed}", self.env_id, steps, seed, config, options) for seed in seeds]
+        try:
+            with locked(folder):
+                train_missing(runs, jobs=min(cpu_cores(), len(runs)), progress=self.progress)
+        except KeyboardInterrupt:
+            show(f"interrupted; go on with the same command, and --run-dir {folder} --seed {first}", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        for run in runs:
+            found = run.result() or {}
+            means = {"training": found.get("episode_return_mean"), "evaluation": found.get("evaluation_return_mean")}
+            texts = [f"{name}: {shown_return(mean)}" for name, mean in means.items() if mean is not None]
+            show(f"seed {run.seed}: {', '.join(texts) or 'no whole episode'}")
+        show(table_of(groups_of(find_runs(folder))))
+        show(f"run directories: {folder}")
+        return EXIT_DONE
 
     def _config(self) -> Any:
         """The settings; of several policies, those of the flags, changed by each policy's own."""

@@ -54,7 +54,7 @@ class Run:
             return not train(self.env, progress=False, **further).interrupted
         self.require_own()
         wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
-        further |= {name: self.options[name] for name in changeable_names() if name in self.options}
+        further |= {name: self.options[name] for name in (*changeable_names(), "agent") if name in self.options}
         env = None if isinstance(self.env, str) else self.env
         return not resume(self.run_dir, env=env, progress=False, **further).interrupted
 
@@ -77,8 +77,9 @@ class Run:
             RunDirectoryError: if the file is damaged.
         """
         result = read_object(self.run_dir / "result.json")
-        has_ended = result is not None and result.get("env_steps", 0) >= self.total_steps
-        return result if result is not None and has_ended and "evaluation_return_mean" in result else None
+        if result is None or result.get("env_steps", 0) < self.total_steps:
+            return None
+        return None if self.options.get("evaluation_episodes") and "evaluation_return_mean" not in result else result
 
 
 class Job:

@@ -1,14 +1,18 @@
-"""Shows episodes of the agent of a run, or of a file, in a video or a window.
+"""Shows episodes of the agent of a run, or of a file, in a video or a window, or lets a person play against it.
 
     hybridppo.play("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
+    hybridppo.play("runs/game", human="player_1")
 
 Videos need imageio-ffmpeg (the extra `video`). Episodes are those of an evaluation, in an environment that is filmed.
 """
 
 import contextlib
+import logging
 import math
+import os
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +31,8 @@ from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, import_modules, source_of
 from hybridppo.environments.tensors import on_host
-from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install
+from hybridppo.environments.wrappers import MASK
+from hybridppo.errors import ConfigurationError, EnvError, add_advice, is_installed, pip_install, shown
 from hybridppo.evaluation import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
@@ -35,6 +40,8 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, pat
 from hybridppo.run_directory.files import making
 from hybridppo.runners.episodes import Evaluation
 from hybridppo.system.validation import require_bools, require_path, require_whole
+
+logger = logging.getLogger(__name__)
 
 MOST_STEPS = 3000
 
@@ -67,6 +74,7 @@ def play(
     networks: Networks | None = None,
     action_distribution: MakeDistribution | None = None,
     against: str | Path | None = None,
+    human: str | None = None,
 ) -> Played:
     """Write whole episodes of an agent into a video, a frame for every observation; or show them in a window.
 
@@ -89,26 +97,36 @@ def play(
         action_distribution: as for `hybridppo.load`.
         against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent is the
             first player, and all players of the same policy; the other agent is the rest.
+        human: the name of an agent that a person plays, who types the actions. The terminal shows the game (its `ansi`
+            picture, or else the observation) and the legal actions; with `window`, the game's own window shows it.
 
     Raises:
         ConfigurationError: if imageio-ffmpeg is not installed, `run_dir` is a file and `env` is missing, or an argument
             is invalid.
+        KeyboardInterrupt: if the person's input ends.
         EnvError: if the environment has no window, cannot draw pictures, or draws others than `uint8` arrays of one
             shape `[height, width, 3]`.
         RunDirectoryError: if the video cannot be written.
     """
     source, options = environment_of(run_dir, env, env_kwargs)
     require_bools(deterministic=deterministic, window=window)
-    if window and output is not None:
-        raise ConfigurationError("a window writes no video: leave output out")
-    path = None if window else _path_of_video(run_dir, output)
+    shows = window or human is not None
+    if shows and output is not None:
+        raise ConfigurationError(f"a {'window' if window else 'person'} writes no video: leave output out")
+    path = None if shows else _path_of_video(run_dir, output)
     require_whole("episodes", episodes)
     require_whole("seed", seed, 0, below=2**31)
-    limit = math.inf if window else MOST_STEPS
+    limit = math.inf if shows else MOST_STEPS
     limit = limit if most_steps is None else require_whole("most_steps", most_steps)
     player = load(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
     other = None if against is None else load(against, checkpoint)
-    with contextlib.closing(filmed(source, options, "human" if window else "rgb_array")) as film:
+    if human is not None and not window:
+        made = _in_text(source, options)
+    else:
+        made = filmed(source, options, "human" if window else "rgb_array")
+    with contextlib.closing(made) as film, _with_advice():
+        if human is not None:
+            film.person = Person(human, film)
         if path is None:
             return play_episodes(player, other, film, episodes, seed, deterministic, limit)
         with making(path), tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
@@ -131,6 +149,91 @@ def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
     if not is_installed("imageio_ffmpeg"):
         raise ConfigurationError(f"videos need imageio-ffmpeg: {pip_install('video')}")
     return output
+
+
+@contextlib.contextmanager
+def _with_advice() -> Iterator[None]:
+    """A context in which MuJoCo draws without a display, and an error says which other way there is."""
+    has_display = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")))
+    if has_display or "mujoco" not in sys.modules:
+        yield
+        return
+    logger.info("there is no display: MuJoCo draws with MUJOCO_GL=egl")
+    os.environ["MUJOCO_GL"] = "egl"
+    try:
+        yield
+    except EnvError as error:
+        add_advice(error, "MUJOCO_GL=egl was tried, since there is no display: install EGL, or set MUJOCO_GL=osmesa")
+        raise
+    finally:
+        del os.environ["MUJOCO_GL"]
+
+
+def _in_text(source: EnvSource, options: EnvironmentOptions) -> "Filmed":
+    """An environment that draws its game as text if it can."""
+    film = filmed(source, options, None)
+    if not isinstance(source, str) or "ansi" not in getattr(film, "metadata", {}).get("render_modes", ()):
+        return film
+    film.close()
+    return filmed(source, options, "ansi")
+
+
+class Person:
+    """A person who plays one agent, and types its actions.
+
+    Args:
+        name: the agent.
+        game: an environment of several agents.
+
+    Raises:
+        ConfigurationError: if there is no such agent, or its actions are not numbers.
+    """
+
+    def __init__(self, name: str, game: Any) -> None:
+        names = list(map(str, getattr(game, "possible_agents", ())))
+        if name not in names:
+            agents = f"must name one of the agents {', '.join(names)}" if names else "needs an environment of agents"
+            raise ConfigurationError(f"human {agents}, got {shown(name)}")
+        self._name, self._game, self._space = name, game, game.action_space(name)
+        if not isinstance(self._space, gym.spaces.Discrete):
+            raise ConfigurationError(f"a person types numbers of actions, and those of {name} are {shown(self._space)}")
+
+    def replaced(self, action: Any, seen: Any) -> Any:
+        """The action of the game's next step with the person's in its place.
+
+        Args:
+            action: that of the agent whose turn it is, or of all agents by name.
+            seen: the observations and infos of all agents by name, if they act at the same time.
+        """
+        if isinstance(action, dict):
+            if self._name not in action:
+                return action
+            return {**action, self._name: self._asked(*(each.get(self._name, {}) for each in seen))}
+        if (agent := self._game.agent_selection) == self._name:
+            observation, *_, info = self._game.last()
+            return self._asked(observation, info)
+        print(f"{agent} plays {action}")
+        return action
+
+    def _asked(self, observation: Any, info: Any) -> int:
+        is_dict = isinstance(observation, dict)
+        mask = info.get(MASK, observation.get(MASK) if is_dict else None)
+        first, count = int(self._space.start), int(self._space.n)
+        legal = [first + number for number in range(count) if mask is None or mask[number]]
+        mode = getattr(self._game, "render_mode", None)
+        if mode == "ansi":
+            print(self._game.render())
+        elif mode != "human":
+            parts = {key: each for key, each in observation.items() if key != MASK} if is_dict else {"": observation}
+            print(*(parts.values() if len(parts) == 1 else [parts]))
+        while True:
+            try:
+                text = input(f"{self._name}, your action, one of {', '.join(map(str, legal))}: ").strip()
+            except EOFError:
+                raise KeyboardInterrupt from None
+            if text in map(str, legal):
+                return int(text)
+            print(f"{text} is not legal")
 
 
 class Video:
@@ -204,7 +307,9 @@ class Filmed:
         self.env = env
         self.on_picture: Callable[[Any], object] | None = None
         """Gets each picture, which the environment may draw into again; None for an environment that has a window."""
+        self.person: Person | None = None
         self.steps = self.episodes = 0
+        self._seen: Any = None
         self._is_closed = self._has_begun = False
 
     def __getattr__(self, name: str) -> Any:
@@ -218,14 +323,19 @@ class Filmed:
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
         self._has_begun = True
-        return self.env.reset(**options)
+        self._seen = self.env.reset(**options)
+        return self._seen
 
     def step(self, action: Any) -> Any:
         """Step; without an action, an agent leaves, which is no step."""
         if self._has_begun:
             self._draw()
         self._has_begun = False
+        if self.person is not None and action is not None:
+            action = self.person.replaced(action, self._seen)
         found = self.env.step(action)
+        if self.person is not None and isinstance(action, dict):
+            self._seen = found[0], found[-1]
         if action is not None:
             self.steps += 1
             self._draw()
@@ -256,15 +366,15 @@ class FilmedEnv(Filmed, gym.Wrapper[Any, Any, Any, Any]):
         Filmed.__init__(self, env)
 
 
-def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:
-    """One environment that renders.
+def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str | None) -> Filmed:
+    """One environment that renders in a mode; None for any environment.
 
     Raises:
         EnvError: if it does not.
     """
     import_modules(options.imports)
     given, source = source, source_of(source)
-    if isinstance(given, str) or isinstance(source, Definition):
+    if render_mode is not None and (isinstance(given, str) or isinstance(source, Definition)):
         options = replace(options, env_kwargs={**(options.env_kwargs or {}), "render_mode": render_mode})
     if isinstance(source, str):
         source = partial(env_of_id, source, False, "")
@@ -281,7 +391,7 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> 
     if is_tensor_env(made):
         remedy = "batched environments must be made by a function of num_envs, have render(), and that render_mode"
         mode = None if made.num_envs > 1 else mode or ("rgb_array" if callable(getattr(made, "render", None)) else None)
-    if isinstance(made, VectorEnv) or mode != render_mode:
+    if isinstance(made, VectorEnv) or render_mode not in (None, mode):
         film.close()
         raise EnvError(f"{what}: its render_mode is {mode!r}, and {remedy}")
     return film

@@ -18,13 +18,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, meant_by, pip_install, shown
 from hybridppo.run_directory.checkpoints import iteration_of_newest
 from hybridppo.run_directory.directory import METRICS, RunDirectory, missing_lines, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
 from hybridppo.settings import Settings, settings_of_result
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.messages import printable
+from hybridppo.system.messages import markdown_table, printable, shown_number
 from hybridppo.system.validation import is_number, require_path
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,9 @@ Axis = Literal["steps", "seconds"]
 
 COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
 """The column of `metrics.jsonl` that a curve is drawn over."""
+RETURN = "episode_return_mean"
+AXES = {RETURN: "return, mean of the last 100 episodes", "evaluation_return_mean": "return, mean of an evaluation"}
+"""What the vertical axis says; for other metrics, their name."""
 PHASES = ("sampling", "learning", "copying", "other", "overlapped")
 """The parts of an iteration, whose seconds are columns of `metrics.jsonl`; `overlapped` is sampling during learning."""
 NUMBERS_OF_RESULT = ("env_steps", "evaluation_return_mean", "evaluation_return_std")
@@ -102,12 +105,14 @@ class Run:
     @property
     def has_returns(self) -> bool:
         """Whether an episode has ended."""
-        return any(line.get("episode_return_mean") is not None for line in self.lines)
+        return any(line.get(RETURN) is not None for line in self.lines)
 
-    def curve(self, by: Axis) -> tuple[Array, Array]:
-        """The positions on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
-        pairs = [(line[COLUMNS[by]], line.get("episode_return_mean")) for line in self.lines]
-        points = [(at, value) for at, value in pairs if value is not None]
+    def curve(self, by: Axis, metric: str = RETURN) -> tuple[Array, Array]:
+        """The positions on the axis, and the values of a metric there; `[n]` each."""
+        # A line has the result of an evaluation when it is reported, which may be some steps later.
+        column = "evaluation_env_steps" if metric.startswith("evaluation_") and by == "steps" else COLUMNS[by]
+        lines = [line for line in self.lines if is_number(line.get(metric))]
+        points = [(line.get(column, line[COLUMNS[by]]), line[metric]) for line in lines]
         found = np.asarray(points, np.float64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
@@ -119,6 +124,12 @@ class Group:
     env_id: str
     label: str
     runs: list[Run]
+
+    def final(self, metric: str = RETURN, confidence: float = 0.95) -> tuple[float, float, float]:
+        """The interquartile mean of the runs' last values of a metric, and its confidence interval."""
+        values = np.array([run.curve("steps", metric)[1][-1] for run in self.runs])
+        low, high = bootstrap_interval(values, confidence)
+        return float(interquartile_mean(values)), float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -251,19 +262,24 @@ def _shown(name: str, value: Any) -> str:
     return f"{short} {'x'.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
-    """The interquartile mean of a group's runs, and its confidence band.
+def band_of(group: Group, by: Axis, metric: str = RETURN, *, confidence: float = 0.95) -> Band:
+    """The interquartile mean of a metric of a group's runs, and its confidence band.
 
     The curve covers the steps that all runs have reached; between two iterations it is a straight line. The band is the
     percentile bootstrap over runs; for one run it has no width.
 
     Raises:
-        ConfigurationError: if a run has ended no episode, or the runs have no steps in common.
+        ConfigurationError: if a run lacks the metric, or the runs have no steps in common.
     """
-    curves = [run.curve(by) for run in group.runs]
-    empty = [run.path for run, (at, _) in zip(group.runs, curves, strict=True) if not len(at)]
-    if empty:
-        raise ConfigurationError(f"no episode has ended in {empty[0]}: leave it out")
+    curves = [run.curve(by, metric) for run in group.runs]
+    for run, (at, _) in zip(group.runs, curves, strict=True):
+        if not len(at) and metric == RETURN:
+            raise ConfigurationError(f"no episode has ended in {run.path}: leave it out")
+        if not len(at):
+            names = dict.fromkeys(name for line in run.lines for name in line)
+            near = meant_by(metric, names)
+            hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
+            raise ConfigurationError(f"{run.path} has no metric {shown(metric)}: {hint}")
     start, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
     if start > end:
         raise ConfigurationError(f"the runs of {group.label} have no {by} in common: draw them by another axis")
@@ -294,10 +310,11 @@ def plot_runs(
     output: str | Path,
     *,
     by: Axis = "steps",
+    metrics: Sequence[str] | str = RETURN,
     confidence: float = 0.95,
     labels: Sequence[str] = (),
 ) -> list[Group]:
-    """Draw the returns of runs: a panel for each environment, and a line for each group of seeds.
+    """Draw metrics of runs: a panel for each environment and metric, and a line for each group of seeds.
 
     Runs of one environment are a group if they differ only in their seeds and in settings that change no result. A line
     shows a group's interquartile mean, with a bootstrap band around it. Groups are labelled by the settings in which
@@ -307,18 +324,19 @@ def plot_runs(
         run_dirs: run directories, or folders of run directories: one, or several.
         output: the picture; `.png`, `.svg` or `.pdf`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
+        metrics: names of metrics, as in `metrics.jsonl`: one, or several.
         confidence: confidence of the band.
         labels: a label for each of `run_dirs`; runs with different labels are different groups.
 
     Returns:
-        The groups that were drawn.
+        The groups that were drawn; `group.final(metric)` has the interquartile mean of their last values.
 
     Raises:
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run, or the picture cannot be written.
     """
     run_dirs = [run_dirs] if isinstance(run_dirs, str) or not isinstance(run_dirs, Iterable) else list(run_dirs)
-    output = require_path("output", output)
+    output, metrics = require_path("output", output), [metrics] if isinstance(metrics, str) else list(metrics)
     if by not in get_args(Axis):
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
     if not (is_number(confidence) and 0.0 < confidence < 1.0):
@@ -333,15 +351,28 @@ def plot_runs(
     if not every:
         raise ConfigurationError("name at least one run directory")
     groups = groups_of(list({(run.path, run.policy): run for run in every}.values()))
-    env_ids = list(dict.fromkeys(group.env_id for group in groups))
-    panels, figure = panels_of(len(env_ids), width=5.5, height=3.6)
-    for panel, env_id in zip(panels, env_ids, strict=True):
-        _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
+    shown_in = [(metric, env_id) for metric in metrics for env_id in dict.fromkeys(group.env_id for group in groups)]
+    if not shown_in:
+        raise ConfigurationError("name at least one metric")
+    panels, figure = panels_of(len(shown_in), width=5.5, height=3.6)
+    for panel, (metric, env_id) in zip(panels, shown_in, strict=True):
+        _draw(panel, [group for group in groups if group.env_id == env_id], by, metric, confidence)
     file = io.BytesIO()  # an existing picture stays until the new one is whole
     figure.savefig(file, format=output.suffix[1:].lower(), dpi=150)
     with making(output):
         replace_synced(output, file.getvalue())
     return groups
+
+
+def table_of(groups: Sequence[Group], metrics: Sequence[str] = (RETURN,), confidence: float = 0.95) -> str:
+    """A table in Markdown of the last values of metrics: the interquartile mean (IQM) of seeds, and its interval."""
+    rows = []
+    for group in groups:
+        for metric in metrics:
+            middle, low, high = map(shown_number, group.final(metric, confidence))
+            interval = f"{low} to {high}" if len(group.runs) > 1 else ""
+            rows.append([group.env_id, group.label, metric, str(len(group.runs)), middle, interval])
+    return markdown_table(["environment", "runs", "last value", "seeds", "IQM", f"{confidence:.0%} interval"], rows)
 
 
 def require_matplotlib() -> None:
@@ -372,9 +403,9 @@ def panels_of(count: int, *, width: float, height: float) -> tuple[list[Any], An
     return panels[:count], figure
 
 
-def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
+def _draw(axes: Any, groups: list[Group], by: Axis, metric: str, confidence: float) -> None:
     for number, group in enumerate(groups):
-        band = band_of(group, by, confidence=confidence)
+        band = band_of(group, by, metric, confidence=confidence)
         colour = COLOURS[number % len(COLOURS)]
         line = LINES[number // len(COLOURS) % len(LINES)]
         seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else f"seed {group.runs[0].config['seed']}"
@@ -383,8 +414,9 @@ def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
             axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
     label = "environment steps" if by == "steps" else "seconds of training"
     axes.set_title(printable(groups[0].env_id), parse_math=False)
-    axes.set(xlabel=label, ylabel="return, mean of the last 100 episodes")
+    axes.set(xlabel=label, ylabel=AXES.get(metric, printable(metric).replace("_", " ")))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if by == "steps" else f"{value:g}")
     axes.xaxis.get_major_locator().set_params(nbins=5)
-    for text in axes.legend(loc="best", fontsize="small").get_texts():
+    title = f"IQM of the seeds, {confidence:.0%} interval" if max(len(group.runs) for group in groups) > 1 else None
+    for text in axes.legend(loc="best", fontsize="small", title=title, title_fontsize="small").get_texts():
         text.set_parse_math(False)  # a name may have dollars

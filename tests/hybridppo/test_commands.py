@@ -753,6 +753,43 @@ def run_process(*arguments: object, cwd: Path) -> "subprocess.CompletedProcess[s
     return run_python(*arguments, cwd=cwd)
 
 
+def test_several_seeds_are_trained_side_by_side_and_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a folder of its own. Runs of tests/hybridppo/tools/test_tune.py are in processes."""
+    stopped = {"seed5"}
+
+    def in_this_process(runs: Any, *, jobs: int, progress: bool) -> None:
+        for each in runs:
+            if each.run_dir.name in stopped:
+                raise KeyboardInterrupt
+            each.train()
+
+    monkeypatch.setattr("hybridppo.tools.jobs.train_missing", in_this_process)
+    flags = ("--seeds", 3, "--seed", 4, "--evaluation-episodes", 1, "--num-envs", 2, "--num-steps", 32, "--no-progress")
+    command = ("train", "CartPole-v1", "--total-steps", 256, "--run-dir", tmp_path / "seeds", *flags)
+    assert run(*command) == 130
+    assert f"go on with the same command, and --run-dir {tmp_path / 'seeds'} --seed 4" in capsys.readouterr().err
+    stopped.clear()
+    assert run(*command) == 0
+    runs = {path.parent.name: config_of(path.parent) for path in (tmp_path / "seeds").glob("*/config.json")}
+    assert {name: (config["seed"], config["placement"]["name"]) for name, config in runs.items()} == {
+        "seed4": (4, "cpu"), "seed5": (5, "cpu"), "seed6": (6, "cpu"),
+    }  # fmt: skip
+    *of_seeds, _, _, row, where = capsys.readouterr().out.splitlines()
+    assert [line.partition(": training: return ")[0] for line in of_seeds] == ["seed 4", "seed 5", "seed 6"]
+    assert all("evaluation: return" in line for line in of_seeds)
+    assert [cell.strip() for cell in row.split("|")[1:5]] == ["CartPole-v1", "CartPole-v1", "episode_return_mean", "3"]
+    assert where == f"run directories: {tmp_path / 'seeds'}"
+    for more, message in (
+        (("--run-dir", tmp_path / "seeds" / "seed4"), "seed4 is the folder of one run: name another one for 3 seeds"),
+        (("--policies", '{"a": {}}'), "--seeds is for one policy"),
+        (("--seeds", 0), "seeds must be a whole number of at least 1, got 0"),
+    ):
+        assert run(*command, *more) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     process = run_process("-m", "hybridppo", "--help", cwd=tmp_path)
     assert process.returncode == 0, process.stderr

@@ -1,11 +1,13 @@
 """Episodes to watch: frames, returns, and the error if there is nothing to see."""
 
 import contextlib
+import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +27,7 @@ from hybridppo.commands.main import main
 from hybridppo.commands.tools import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
-from hybridppo.tools.play import Video
+from hybridppo.tools.play import Video, _with_advice
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -443,3 +445,159 @@ def test_a_window_without_pygame_is_one_line(
     assert exited.value.code == 1
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "rollout" not in each]
     assert line.endswith('pygame is not installed, run `pip install "gymnasium[classic-control]"`')
+
+
+class Nim(gym.Env[Any, Any]):
+    """Two players take one or two of five by turns; who takes the last wins."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - as gymnasium has it
+    observation_space = gym.spaces.Discrete(6)
+    action_space = gym.spaces.Discrete(2, start=1)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def _info(self) -> dict[str, Any]:
+        return {"current_player": self.player, "action_mask": np.arange(2) < max(1, self.left)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left, self.player = 5, 0
+        return self.left, self._info()
+
+    def step(self, action: Any) -> Any:
+        self.left, self.player = max(0, self.left - int(action)), 1 - self.player
+        return self.left, float(self.left == 0), self.left == 0, False, self._info()
+
+    def render(self) -> Any:
+        return "|" * self.left
+
+
+def nim(render_mode: str | None = None) -> Any:
+    return hybridppo.TwoPlayers(Nim(render_mode))
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Sets what a person types, one text after the other; returns what the terminal then shows, with the prompts."""
+
+    def typing(*texts: str) -> Any:
+        left = list(texts)
+
+        def answer(prompt: str) -> str:
+            print(prompt)
+            if not left:
+                raise EOFError
+            return left.pop(0)
+
+        monkeypatch.setattr("builtins.input", answer)
+        return lambda: capsys.readouterr().out.splitlines()
+
+    return typing
+
+
+def agent_of(env: Any, player: str, path: Path) -> Path:
+    """The file of an agent of a game."""
+    agent = hybridppo.PPO(env.observation_space(player), env.action_space(player), ppo_config(hidden_sizes=(4,)))
+    path.mkdir(exist_ok=True)
+    return agent.save(path / "agent.safetensors")
+
+
+def test_a_person_plays_one_of_two(tmp_path: Path, typed: Any) -> None:
+    """The game is drawn as text, wrong input is asked for again, and the agent plays the other one."""
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
+    options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
+    hybridppo.train(nim, total_steps=64, **options)
+    shown = typed("3", "", "take", "2", "2", "1", "1")
+    played = hybridppo.play(tmp_path / "run", env=partial(nim, "ansi"), human="player_0")
+    lines = shown()
+    prompt = "player_0, your action, one of 1, 2: "
+    assert lines[:7] == ["|||||", prompt, "3 is not legal", prompt, " is not legal", prompt, "take is not legal"]
+    assert lines[8].startswith("player_1 plays ")
+    assert sorted(played.returns) == [-1.0, 1.0]
+    assert (played.agents, played.path) == (("player_0", "player_1"), None)
+    shown = typed("1")  # without text of its own, the observation is shown; and the input ends
+    with pytest.raises(KeyboardInterrupt):
+        hybridppo.play(tmp_path / "run", env=nim, human="player_0")
+    assert shown()[:2] == ["5", prompt]
+    shown = typed("2", "1", "1")
+    hybridppo.play(tmp_path / "run", env=partial(nim, "human"), human="player_0", window=True)  # which its window shows
+    assert shown()[0] == prompt
+
+
+class Pairing:
+    """A parallel game: both choose at once, and the same choice is worth 1."""
+
+    possible_agents = ("left", "right")
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(0.0, 9.0, (1,))
+
+    def action_space(self, agent: str) -> Any:
+        return gym.spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.time = list(self.possible_agents), 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def _seen(self) -> Any:
+        return {agent: np.array([self.time], np.float32) for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.time += 1
+        self.chosen = actions
+        each = dict.fromkeys(self.agents, float(actions["left"] == actions["right"]))
+        seen, ends = self._seen(), dict.fromkeys(self.agents, self.time == 2)
+        if self.time == 2:
+            self.agents = []
+        return seen, each, ends, dict.fromkeys(ends, False), {agent: {} for agent in ends}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_person_plays_where_all_act_at_once(tmp_path: Path, typed: Any) -> None:
+    game = Pairing()
+    path = agent_of(game, "left", tmp_path)
+    shown = typed("2", "0")
+    played = hybridppo.play(path, env=lambda: game, human="right")
+    prompt = "right, your action, one of 0, 1, 2: "
+    assert shown() == ["[0.]", prompt, "[1.]", prompt]
+    assert (game.chosen["right"], played.lengths) == (0, (2, 2))
+
+
+def test_what_no_person_can_play_is_refused(tmp_path: Path, masked_run: Path) -> None:
+    path = agent_of(Pairing(), "left", tmp_path)
+    with pytest.raises(ConfigurationError, match="human must name one of the agents left, right, got 'middle'"):
+        hybridppo.play(path, env=Pairing, human="middle")
+    with pytest.raises(ConfigurationError, match="human needs an environment of agents, got 'me'"):
+        hybridppo.play(masked_run, env=Numbered, human="me")
+    with pytest.raises(ConfigurationError, match="a person writes no video: leave output out"):
+        hybridppo.play(path, "a.mp4", env=Pairing, human="left")
+    game = Pairing()
+    game.action_space = lambda agent: Box(-1.0, 1.0, (1,))  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="a person types numbers of actions, and those of left are Box"):
+        hybridppo.play(agent_of(game, "left", tmp_path / "other"), env=lambda: game, human="left")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, MuJoCo needs no variable")
+def test_without_a_display_mujoco_is_told_how_to_draw(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
+    with caplog.at_level("INFO"), pytest.raises(EnvError, match=r"no context; MUJOCO_GL=egl was tried, .*=osmesa"):
+        with_error_of("no context")
+    assert caplog.messages == ["there is no display: MuJoCo draws with MUJOCO_GL=egl"]
+    assert "MUJOCO_GL" not in os.environ
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(EnvError, match=r"no context$"):
+        with_error_of("no context")
+
+
+def with_error_of(message: str) -> None:
+    with _with_advice():
+        assert os.environ["MUJOCO_GL"] in ("egl", "osmesa")
+        raise EnvError(message)

@@ -383,3 +383,39 @@ def test_no_name_controls_the_terminal_or_the_picture(tmp_path: Path, capsys: py
     error = capsys.readouterr().err
     assert r"no\x1b[31m" in error
     assert "\x1b" not in error
+
+
+def test_several_metrics_are_drawn_and_their_last_values_are_in_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four seeds, the interquartile mean leaves out the lowest and the highest."""
+    pytest.importorskip("matplotlib")
+    for seed, last in enumerate((1.0, 10.0, 20.0, 500.0)):
+        run = make_run(tmp_path / "runs" / str(seed), [0.0, last], seed=seed)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines[1] |= {"evaluation_return_mean": 2 * last, "evaluation_env_steps": 15}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = ("--metric", "episode_return_mean", "--metric", "evaluation_return_mean")
+    assert plotted(tmp_path, tmp_path / "runs", *flags) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "A-v0: A-v0, 4 seeds"
+    heads, _, returns, evaluations = ([cell.strip() for cell in line.split("|")[1:-1]] for line in out[1:5])
+    assert heads == ["environment", "runs", "last value", "seeds", "IQM", "95% interval"]
+    assert returns[:5] == ["A-v0", "A-v0", "episode_return_mean", "4", "15"]
+    assert evaluations[2:5] == ["evaluation_return_mean", "4", "30"]
+    low, high = (float(text.replace(",", "")) for text in returns[5].split(" to "))
+    assert 1.0 <= low < 15.0 < high <= 500.0
+    (group,) = hybridppo.plot_runs(tmp_path / "runs", tmp_path / "a.svg", metrics="evaluation_return_mean")
+    assert group.final("evaluation_return_mean")[0] == 30.0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "return, mean of an evaluation" in drawn
+    assert "IQM of the seeds, 95% interval" in drawn
+    assert group.runs[0].curve("steps", "evaluation_return_mean")[0].tolist() == [15.0]  # those of the evaluated agent
+    for metric, message in (
+        ("evaluation_return", "did you mean evaluation_return_mean"),
+        ("zzz", "it has iteration, "),
+    ):
+        with pytest.raises(ConfigurationError, match=f"has no metric '{metric}': {message}"):
+            hybridppo.plot_runs(tmp_path / "runs", tmp_path / "a.svg", metrics=metric)
+    with pytest.raises(ConfigurationError, match="name at least one metric"):
+        hybridppo.plot_runs(tmp_path / "runs", tmp_path / "a.svg", metrics=())

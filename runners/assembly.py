@@ -96,11 +96,13 @@ def make_sampler(
             "source": source, "template": environments, "network": agent.actor, "plan": plan, "num_envs": num_envs,
             "num_workers": num_workers, "options": options, "transport": transport,
         }  # fmt: skip
+        acts = twin_of(agent.actor) is None or placement.sampling_device.type != "cpu"
         if placement.max_lag > 1:
             drops = not isinstance(agent, DDPG)
             sampler = LaggingSampler(max_lag=placement.max_lag, drops=drops, **options_of_workers)
         else:
-            sampler = Sampler(Workers(**options_of_workers), plan)
+            workers = Workers(**options_of_workers, acts=acts, in_thread=placement.max_lag > 0)
+            sampler = Sampler(workers, plan)
     else:
         may_choose = num_episodes is not None and options.vectorization == "auto"
         if may_choose and not isinstance(environments, SubEnvironments):
@@ -140,7 +142,8 @@ def _num_workers(
         f"num_workers={num_workers} {in_one}: leave it out, or leave episodes_per_rollout out": of_episodes
         and num_workers,
         f"num_workers=0 does not work with max_lag={lag}, which needs worker processes": lag > 1 and asked == 0,
-        f"{what} needs a placement that samples on the CPU: name one{or_else}": num_workers and not samples_on_cpu,
+        f"{what} needs a placement that samples on the CPU: name one{or_else}": (lag > 1 or transport is not Processes)
+        and num_workers and not samples_on_cpu,
         f"num_envs={num_envs} must be a multiple of num_workers={num_workers} with max_lag={lag}, so that each worker "
         "has as many environments: choose another number": lag > 1 and num_workers and num_envs % num_workers,
         f"recurrent does not work with max_lag={lag}, because the columns of its rollouts change their environments: "

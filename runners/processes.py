@@ -159,6 +159,8 @@ def _memory_file(size: int) -> IO[bytes]:
 
 Answer = Callable[[str, Any], tuple[Any, float]]
 """Answers a message of a kind, and its value, with a result and its seconds."""
+ASKS = "asks"
+"""The kind of message by which a worker asks the trainer to act, before its answer."""
 
 
 def answer_trainer(
@@ -169,8 +171,15 @@ def answer_trainer(
     Args:
         serving: a context, entered with the setup that the trainer has sent; the environments of this worker; the seed
             of the first of them; the shared arrays; and `[1]`, the number of rows that are filled. It gives the
-            function that answers.
+            function that answers. The setup also has `ask`, a function that asks the trainer to act and returns when it
+            has; its argument says whether the noise of exploration is new.
     """
+
+    def ask(has_explored: bool) -> None:
+        connection.send((ASKS, has_explored, 0.0))
+        if connection.recv()[0] == "close":
+            raise ConnectionError("the trainer has ended")
+
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection = connection_of_stdin()
@@ -178,7 +187,7 @@ def answer_trainer(
         connection.send(("started", None, 0.0))
         worker, envs, seed, layout = connection.recv()
         arrays = SharedArrays(layout, connection)
-        setup = cloudpickle.loads(connection.recv_bytes())
+        setup = {**cloudpickle.loads(connection.recv_bytes()), "ask": ask}
         with serving(setup, envs, seed, arrays, arrays["heartbeats"][worker]) as answer:
             connection.send(("ready", None, 0.0))
             while (message := connection.recv())[0] != "close":
@@ -274,6 +283,9 @@ class Pool(ABC):
         self._listened = 0.0
         """The time of the last check for answers."""
         self._losses, self._losses_in_a_row = Counter[int](), Counter[int]()
+
+        self.acting: Any = None
+        """Acts for workers that ask for it (`acting.py`); None if they act themselves."""
 
     @property
     @abstractmethod
@@ -373,17 +385,22 @@ class Pool(ABC):
         self._listen_again(self._listened)
         while waiting:
             for worker in self.wait(waiting, seconds, together):
+                answer = self._received(worker)
+                if self.acting is not None and self.acting.notes(worker, answer):
+                    continue
                 waiting.remove(worker)
                 progress.pop(worker, None)
                 self._listened = listened = time.monotonic()
-                yield worker, self._received(worker)  # the caller may wait for another worker meanwhile
+                yield worker, answer  # the caller may wait for another worker meanwhile
                 self._listen_again(listened)
+            if self.acting is not None:
+                self.acting.act_for(waiting)
             now = time.monotonic()
             for worker in list(waiting):
                 if at_start:
                     give_up_if_stopped(self.name(worker))
                 rows, (rows_before, since) = self.rows(worker), progress[worker]
-                if rows != rows_before:
+                if rows != rows_before or (self.acting is not None and worker in self.acting.asking):
                     progress[worker] = rows, now
                 elif now - since > timeout and not self.wait([worker], 0.0, together=False):
                     waiting.remove(worker)
@@ -559,7 +576,7 @@ class LocalProcesses(Pool):
             raise EnvError(f"{self.name(worker)} failed: {value}")
         if kind == "interrupted":  # its environment has replaced the handler of Ctrl-C
             raise KeyboardInterrupt(f"{self.name(worker)} was interrupted: {value}")
-        return value, seconds
+        return (ASKS, value) if kind == ASKS else (value, seconds)
 
     def rows(self, worker: int) -> int:  # noqa: D102 - as in the base
         return int(self.arrays["heartbeats"][worker, 0])

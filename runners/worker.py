@@ -17,6 +17,7 @@ from hybridppo.environments.making import closed_if_refused, make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
 from hybridppo.rollouts.rollout import Layout, Rollout
+from hybridppo.runners.acting import AskingActor
 from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
@@ -45,8 +46,8 @@ class Worker:
 
     Args:
         setup: sent to all workers: `source` and `options` of the environments, their number `num_envs` and
-            `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; the `layout` of a
-            rollout.
+            `spaces`; `form` and `shapes` of the actor and its parameters, or no form and the names of the arrays of
+            `acting`; `distribution`; `memory`; the `layout` of a rollout.
         envs: the environments of this worker.
         seed: the seed of the first of them.
 
@@ -56,6 +57,8 @@ class Worker:
 
     def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
         self._environments, self._form = environments_of(setup, envs, seed), setup["form"]
+        self.asking: AskingActor | None = None
+        """The actor that asks the trainer, if the worker does not act itself."""
         # An environment is a column of a rollout, or as many columns as it has agents.
         agents = self._environments.num_agents
         self.columns = slice(envs.start * agents, envs.stop * agents)
@@ -66,7 +69,8 @@ class Worker:
         self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
     ) -> Filled:
         """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
-        rows, finals = self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
+        actor: Any = self._form.actor(parameters) if self.asking is None else self.asking
+        rows, finals = self.stepper.fill(buffer, actor, stop, first, end)
         return Filled(rows, finals, version, self._environments.take_infos() if self._environments.info_names else None)
 
     def answer(self, kind: str, arguments: Sequence[Any]) -> tuple[Any, HybridPPOError | None]:
@@ -143,6 +147,8 @@ def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays,
         buffers = [Rollout(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
         published, stop = PublishedParameters(arrays), arrays["stop"].data
         worker.stepper.heartbeat = heartbeat.data
+        if setup["form"] is None:
+            worker.asking = AskingActor({name: arrays[name][worker.columns] for name in setup["acting"]}, setup["ask"])
 
         def answer(kind: str, value: Any) -> tuple[Any, float]:
             if kind != "fill":

@@ -5,7 +5,9 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hybridppo.environments.base import Environments, EnvState, Steering, latest
+from hybridppo.environments.base import Environments, EnvState, Steering, closed, latest
 from hybridppo.environments.infos import Sums
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
@@ -22,10 +24,12 @@ from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.numpy_actors import ArrayActor, NumpyTwin, PoliciesTwin
-from hybridppo.rollouts.rollout import FinalObservations, Rollout
+from hybridppo.rollouts.rollout import FinalObservations, Layout, Rollout
+from hybridppo.runners.acting import Acting
+from hybridppo.runners.acting import layout as layout_of_acting
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
-from hybridppo.runners.sampler import RolloutPlan
+from hybridppo.runners.sampler import RolloutPlan, on_one_thread
 from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import PageLock, accelerator_of
@@ -68,6 +72,8 @@ class Work:
     """Sent to all workers (`Worker`)."""
     pin_for: torch.device | None
     """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
+    acting: Layout | None = None
+    """The arrays by which workers ask the trainer to act (`acting.py`); None if they act themselves."""
 
     def allocate(self) -> Rollout:
         """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
@@ -123,9 +129,12 @@ class Processes(LocalProcesses, Transport):
     def __init__(self, work: Work) -> None:
         setup, numbers = {**work.setup, "num_buffers": work.num_buffers}, range(work.num_buffers)
         layout = {f"{name}{i}": spec for i in numbers for name, spec in setup["layout"].items()}
-        layout |= PublishedParameters.layout(sum(map(math.prod, setup["shapes"])))
+        layout |= {**PublishedParameters.layout(sum(map(math.prod, setup["shapes"]))), **(work.acting or {})}
         super().__init__("hybridppo.runners.worker", "worker", work.shares, setup, layout=layout)
         self._published = PublishedParameters(self.arrays)
+        if work.acting is not None:
+            arrays = {name: self.arrays[name] for name in work.acting}
+            self.acting = Acting(arrays, work.columns, lambda worker: self.ask(worker, "acted", None))
         self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None
@@ -142,6 +151,7 @@ class Processes(LocalProcesses, Transport):
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._page_lock is not None:  # before the memory is freed
             self._page_lock.close()
+        self.acting = None
         super().close()
 
 
@@ -150,7 +160,8 @@ class Workers:
 
     A worker is a fresh interpreter that loads gymnasium and NumPy, not torch. Environments are seeded by their number,
     so the number of workers changes no result, except for an environment's own vectorised form, whose copies share one
-    generator.
+    generator. If workers do not act themselves (`acts`), the trainer acts for half of them at a time, and products of
+    matrices in torch may differ in their last bit for another number of rows.
 
     Args:
         source: makes the environments, as for `make_environments`.
@@ -162,6 +173,8 @@ class Workers:
         options: how the environments are made and stepped.
         transport: starts the workers, and carries messages and rollouts.
         num_buffers: number of buffers.
+        acts: whether this process acts, in a thread if `in_thread`, and workers only step.
+        in_thread: whether rollouts are sampled while the agent learns.
 
     Raises:
         EnvError: if a worker fails, dies or hangs; it names the worker, and has its traceback or signal.
@@ -179,6 +192,8 @@ class Workers:
         options: EnvironmentOptions,
         transport: Callable[[Work], Transport] = Processes,
         num_buffers: int = 2,
+        acts: bool = False,
+        in_thread: bool = False,
     ) -> None:
         self.encode, self.num_agents = template.encode, template.num_agents
         self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
@@ -192,14 +207,18 @@ class Workers:
             "source": to_send(source),
             "options": options,
             "layout": layout,
-            "shapes": [tuple(array.shape) for array in arrays_of(network)],
-            "form": _form_of(network),
+            "shapes": [] if acts else [tuple(array.shape) for array in arrays_of(network)],
+            "form": None if acts else _form_of(network),
             "distribution": plan.distribution,
             "memory": plan.memory,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
-        self.pool = transport(Work(shares, self.columns, num_buffers, setup, plan.pin_for))
+        acting = layout_of_acting(num_envs * agents, template.encode, plan.distribution, plan.memory) if acts else None
+        setup["acting"] = [*(acting or ())]
+        self.pool = transport(Work(shares, self.columns, num_buffers, setup, plan.pin_for, acting))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-actor") if acts and in_thread else None
+        self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self.buffers, self.stop = self.pool.buffers, self.pool.stop
         self.counts: Any = None
         """Counts the steps; set by the sampler."""
@@ -225,6 +244,9 @@ class Workers:
 
     def publish(self, actor: SamplingActor) -> None:
         """Let workers use a copy of this actor's parameters in everything that they begin from now on."""
+        if self.pool.acting is not None:
+            self.pool.acting.begin(actor)
+            return
         # The form of such a network on the CPU.
         assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
@@ -237,9 +259,14 @@ class Workers:
             if not self.fill(worker, self._turn, first):
                 self.pool.fill(worker, self._turn, first)
         self._drop_lost(buffer, first, first)  # later on, rows of workers that are lost do not count
+        fill = self._fill if self.pool.acting is None else partial(on_one_thread, self._fill)
+        self._wait = fill if self._thread is None else self._thread.submit(fill).result
 
     def fill_wait(self) -> tuple[int, FinalObservations]:
         """Wait until all have filled their columns, or were stopped; the number of rows, and new final observations."""
+        return self._wait()
+
+    def _fill(self) -> tuple[int, FinalObservations]:
         buffer = self.buffers[self._turn]
         answers: dict[int, tuple[int, FinalObservations]] = {}
         seconds = [0.0] * len(self.columns)
@@ -369,6 +396,9 @@ class Workers:
         """End all workers; a second call does nothing."""
         self.on_loss = lambda worker: None  # the owner's function would keep its owner alive
         self.counts = None
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._wait = closed
         self.pool.close()
 
 
@@ -401,7 +431,7 @@ def _form_of(network: nn.Module) -> NumpyTwin | PoliciesTwin:
     form = twin_of(network)
     if form is None:
         raise ConfigurationError(
-            "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
-            "layer_norm and impala convolutions: choose such a network, or num_workers=0"
+            "workers that sample at their own pace act in NumPy, with the library's own networks of tanh or relu only, "
+            "without layer_norm and impala convolutions: choose such a network, or max_lag=1"
         )
     return form

@@ -126,12 +126,11 @@ def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_pa
     torch.manual_seed(0)
     (env, options), whole = as_written(name)
     for where, place in PLACES.items():
-        if where == "workers" and "networks" in options:
-            with pytest.raises(ConfigurationError, match="worker processes sample in NumPy"):
-                as_written(name, **place)
-            continue
         torch.manual_seed(0)  # of modules that the block makes
         result = as_written(name, **place)[1]
+        if where == "workers" and "networks" in options:  # the trainer acts for other numbers of rows
+            torch.testing.assert_close(result.agent.parameters.values, whole.agent.parameters.values)
+            continue
         assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values), where
     run, callbacks = tmp_path / "run", options.get("callbacks", [])
     stopped = trained(hybridppo.train, env, options, run_dir=run, callbacks=[*callbacks, StopAfter(2)])

@@ -193,11 +193,6 @@ def test_a_resumed_run_keeps_no_environments_beside_those_of_workers(tmp_path: P
     assert (Counted.made, Counted.open) == (1, 0)
 
 
-def test_networks_that_workers_cannot_run_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="tanh or relu"):
-        train(config=ppo_config(activation="elu"), num_workers=2)
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2, "vectorization": "sync"}], ids=str)
 def test_overlap_lags_by_one_update_and_never_more(options: dict[str, Any]) -> None:
     placement = Mirrored("cpu", "cpu", max_lag=1, verify=True)

@@ -1,0 +1,161 @@
+"""Workers that only step: the main process acts for them, with any network, and for half of them at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
+from same_bits import values_of
+from selection import only_by_default
+from torch import nn
+
+import hybridppo
+from hybridppo import ConfigurationError, Mirrored, PPOConfig
+from hybridppo.runners.acting import Acting, AskingActor
+from hybridppo.runners.processes import ASKS, WorkerLostError
+
+SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), layer_norm=True)
+WAYS: dict[str, dict[str, Any]] = {
+    "layer_norm": {},
+    "memory": {
+        "recurrent": "lstm",
+        "recurrent_size": 4,
+        "sequence_length": 4,
+        "layer_norm": False,
+        "activation": "silu",
+    },
+    "state-dependent noise": {"use_sde": True, "sde_sample_freq": 4},
+}
+
+
+def train(config: PPOConfig = SMALL, **options: Any) -> hybridppo.TrainResult:
+    env = "Pendulum-v1" if config.use_sde else "CartPole-v1"
+    arguments: dict[str, Any] = {"total_steps": 3 * config.batch_size, "placement": "cpu", "seed": 0}
+    arguments |= {"vectorization": "sync", "progress": False, "num_workers": 0}
+    return hybridppo.train(env, config=config, **arguments | options)
+
+
+@pytest.mark.parametrize(
+    ("way", "num_workers"),
+    only_by_default(["layer_norm, 3", "state-dependent noise, 2"], [(way, n) for way in WAYS for n in (1, 2, 3)]),
+)
+def test_the_result_is_that_of_one_process(way: str, num_workers: int) -> None:
+    config = replace(SMALL, **WAYS[way])
+    expected, found = values_of(train(config)), values_of(train(config, num_workers=num_workers))
+    if num_workers == 1:  # the actor is called with the same rows
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_main_process_acts_in_a_thread_while_it_learns() -> None:
+    placement = Mirrored("cpu", "cpu", max_lag=1)
+    expected, found = (values_of(train(placement=placement, num_workers=number)) for number in (0, 1))
+    assert torch.equal(found, expected)
+
+
+def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    expected = values_of(train(num_workers=2))
+    train(num_workers=2, run_dir=tmp_path / "run", total_steps=SMALL.batch_size)
+    resumed = hybridppo.resume(tmp_path / "run", total_steps=3 * SMALL.batch_size, num_workers=2, progress=False)
+    assert torch.equal(values_of(resumed), expected)
+
+
+def test_an_actor_on_a_device_acts_for_workers(second_device: str) -> None:
+    expected = values_of(train())
+    found = values_of(train(num_workers=2, placement=Mirrored(second_device, "cpu")))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+class Fatal(gym.Env[Any, Any]):
+    """Ends its process in the seventh step of the environment that is reset with an odd seed first."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.is_fatal = 0, seed is not None and seed % 2 == 1
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.is_fatal and self.steps == 7:
+            raise SystemExit(3)
+        return np.zeros(2, np.float32), 1.0, self.steps == 10, False, {}
+
+
+class Linear(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, outputs)
+
+    def forward(self, rows: Any) -> Any:
+        return self.layer(rows)
+
+
+def of_my_own(observations: Any, actions: Any, config: Any, generator: Any) -> Any:
+    return Linear(2), Linear(1)
+
+
+def test_a_network_of_ones_own_needs_its_own_pace() -> None:
+    with pytest.raises(ConfigurationError, match=r"workers that sample at their own pace act in NumPy.*or max_lag=1"):
+        train(num_workers=2, placement=Mirrored("cpu", "cpu", max_lag=2))
+
+
+def test_a_lost_worker_does_not_keep_the_others_waiting() -> None:
+    with pytest.raises(hybridppo.EnvError, match="worker"):
+        hybridppo.train(
+            Fatal, total_steps=96, config=SMALL, networks=of_my_own, num_workers=4, placement="cpu", seed=0,
+            progress=False,
+        )  # fmt: skip
+
+
+def arrays_of(count: int, **sizes: int) -> dict[str, np.ndarray]:
+    widths = {"rows": 2, "outputs": 1, "state": 0, "exploration": 0, "perturbation": 0} | sizes
+    return {name: np.zeros((count, width), np.float32) for name, width in widths.items()}
+
+
+class Counting:
+    """The sum of a row and its state; the state counts."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+        self.calls: list[int] = []
+
+    def __call__(self, rows: Any) -> Any:
+        self.calls.append(len(rows))
+        self.state = self.state + 1.0
+        return rows.sum(1, keepdims=True) + self.state
+
+
+def test_each_group_is_acted_for_once_all_of_it_ask() -> None:
+    arrays, told = arrays_of(5, state=1), []
+    columns = [slice(0, 1), slice(1, 3), slice(3, 4), slice(4, 5)]
+    acting, actor = Acting(arrays, columns, told.append), Counting()
+    acting.begin(actor)
+    asked: list[Any] = []
+    workers = [AskingActor({name: array[own] for name, array in arrays.items()}, asked.append) for own in columns]
+    for worker, own in enumerate(workers):
+        own.state = np.full((columns[worker].stop - columns[worker].start, 1), 10.0)
+        own(np.full((columns[worker].stop - columns[worker].start, 2), float(worker)))
+    assert asked == [False] * 4
+    assert acting.notes(1, (ASKS, False))
+    acting.act_for([0, 1, 2, 3])
+    assert told == []
+    assert acting.notes(0, (ASKS, False))
+    acting.act_for([0, 1, 2, 3])
+    assert told == [0, 1]
+    assert arrays["outputs"].ravel().tolist() == [0.0 + 11.0, 2.0 + 11.0, 2.0 + 11.0, 0.0, 0.0]
+    assert arrays["state"].ravel().tolist() == [11.0, 11.0, 11.0, 10.0, 10.0]
+    acting.notes(3, (ASKS, False))
+    assert not acting.notes(2, WorkerLostError("lost"))  # the others of its group wait no longer
+    acting.act_for([0, 1, 3])
+    assert told == [0, 1, 3]
+    assert arrays["outputs"][4, 0] == 6.0 + 11.0
+    assert actor.calls == [3, 1]
+    workers[0].forget(np.array([True]))
+    assert workers[0].state.tolist() == [[0.0]]

@@ -33,12 +33,13 @@ class Counting(Env):
 
     def reset(self, rng: Any) -> State:
         place, zero = random.uniform(rng, (1,)), jnp.zeros(())
-        return State(place, self._seen(place), zero, zero, {}, {"key": rng})
+        return State(place, self._seen(place), zero, zero, {"cost": zero}, {"key": rng})
 
     def step(self, state: State, action: Any) -> State:
         place = state.pipeline_state + 1.0
         done = jnp.where(action[0] > self._limit, 1.0, 0.0)
-        return state.replace(pipeline_state=place, obs=self._seen(place), reward=place[0], done=done)
+        of_step = {"reward": place[0], "metrics": {"cost": 2.0 * place[0]}}
+        return state.replace(pipeline_state=place, obs=self._seen(place), done=done, **of_step)
 
     def _seen(self, place: Any) -> Any:
         return {"state": place, "privileged_state": place + 100.0} if self._is_dict else place
@@ -71,6 +72,7 @@ def test_steps_and_ends_are_those_of_the_environment(is_dict: bool) -> None:
             age[2] = 1
         assert torch.equal(infos["final_obs"], starts + age[:, None])
         assert torch.equal(rewards, (starts + age[:, None])[:, 0])
+        assert torch.equal(infos["cost"], 2.0 * rewards)
         assert terminated.tolist() == [False, False, step == 5, False]
         assert truncated.tolist() == [step == 3 or (step == 6 and i != 2) for i in range(4)]
         ended = (terminated | truncated)[:, None]
@@ -92,6 +94,19 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = hybridppo.resume(tmp_path / "run", env=make, progress=False)
     for name, tensor in expected.agent.state()[0].items():
         assert torch.equal(result.agent.state()[0][name], tensor), name
+
+
+class Spending(hybridppo.PPO):
+    def rewards(self, rollout: Any) -> torch.Tensor:
+        assert torch.equal(rollout.infos["cost"], 2.0 * rollout.rewards)
+        return rollout.rewards - rollout.infos["cost"]
+
+
+def test_metrics_of_a_state_are_infos() -> None:
+    make = partial(Brax, Counting(0.9), 8, episode_length=5)
+    options: dict[str, Any] = {"step_infos": ("cost",), "info_metrics": ("c*t",), "agent": Spending}
+    result = hybridppo.train(make, total_steps=64, seed=0, config=CONFIG, progress=False, **options)
+    assert 2.0 < result.metrics["info/cost"] < 12.0
 
 
 @pytest.mark.slow

@@ -182,7 +182,16 @@ def test_the_wheel_works_alone(wheel: Path, with_torch: Path, tmp_path: Path) ->
     assert run(python.with_name("hybridppo"), "evaluate", "--help", cwd=tmp_path)
 
 
-def test_the_first_hour_is_as_it_is_written(source: Path, with_torch: Path, tmp_path: Path) -> None:
+WALKS = {
+    "first_hour": {"first.png", "first.mp4", "runs/first/report.html", "runs/corridor/result.json"},
+    "first_robot": {"runs/reach/result.json", "policy.npz", "numpy_policy.py"},
+    "first_game": {"runs/nim/result.json", "runs/weak/result.json"},
+}
+"""Pages for newcomers, and some of the files that their commands write."""
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_a_newcomer_can_follow_the_page(page: str, source: Path, wheel: Path, with_torch: Path, tmp_path: Path) -> None:
     """Every command of the page, in an environment that has only torch, and in an empty folder."""
     alone, folder = copy_of(with_torch, tmp_path / "venv"), tmp_path / "folder"
     folder.mkdir()
@@ -194,13 +203,16 @@ def test_the_first_hour_is_as_it_is_written(source: Path, with_torch: Path, tmp_
         done = subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
-    page = (ROOT / "docs" / "first_hour.md").read_text(encoding="utf-8")
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        (folder / ("my_envs.py" if "class Corridor" in text else "block.py")).write_text(text, encoding="utf-8")
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    if "pip install" not in text:
+        shell(f"pip install {wheel}")
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if language == "python":
-            shell("python block.py" if "class Corridor" not in text else "python -c 'import my_envs'")
+            name = re.match(r"# (\w+\.py)\n", block)
+            (folder / (name[1] if name else "block.py")).write_text(block, encoding="utf-8")
+            shell(f"python {name[1] if name else 'block.py'}")
             continue
-        for command in re.findall(r"^\$ (.+)$", text, re.MULTILINE):
+        for command in re.findall(r"^\$ (.+)$", block, re.MULTILINE):
             if command.startswith("tensorboard "):  # which serves until it is ended
                 served = subprocess.Popen(
                     ["bash", "-c", f"exec timeout 120 {command} --port 0"],
@@ -211,5 +223,4 @@ def test_the_first_hour_is_as_it_is_written(source: Path, with_torch: Path, tmp_
                     served.terminate()
             else:
                 shell(command, cwd=source if command.startswith("pip ") else folder)
-    written = {str(file.relative_to(folder)) for file in folder.rglob("*")}
-    assert written >= {"first.png", "first.mp4", "runs/first/report.html", "runs/corridor/result.json"}
+    assert {str(file.relative_to(folder)) for file in folder.rglob("*")} >= WALKS[page]

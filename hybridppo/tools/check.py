@@ -24,7 +24,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
-from hybridppo.environments.packages import import_modules, package_of
+from hybridppo.environments.packages import import_modules, package_of, source_of
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import VectorEnvironments
@@ -213,7 +213,7 @@ class _Check:
             self.environments = self._make()
 
     def _make(self) -> Environments:
-        vectorization = "sync" if isinstance(self._source, str) else "auto"
+        vectorization = "sync" if isinstance(source_of(self._source), str) else "auto"
         options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
         return make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
 

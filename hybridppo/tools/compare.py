@@ -45,8 +45,8 @@ def compare_placements(
     Returns:
         `rows`, a dict for each training: `label`, `steps_per_second`, the seconds `iteration`, `sampling` (the time
         spent waiting for it), `learning`, `copying` and `start` (of worker processes), and `is_chosen`; `chosen`, the
-        label of the fastest over the planned run, or of a simpler one that is at most 3 % slower; and `left_out`, those
-        that could not run, or are faster and were not chosen, with the reason.
+        label of the fastest over the planned run, or of a simpler one that is at most 3 % slower; `left_out`, those
+        that could not run, and `not_chosen`, those that are faster and were not chosen, with the reason.
 
     Raises:
         ConfigurationError: if no training works, or an argument is invalid.
@@ -71,8 +71,8 @@ def compare_placements(
         if trial.seconds_of_run(total_steps) * (1.0 + MARGIN) < chosen.seconds_of_run(total_steps):
             chosen = trial
     rows = [{**trial.to_json(), "is_chosen": trial is chosen} for trial in trials]
-    left_out += reasons_against(trials, chosen, max_lag)
-    return {"chosen": chosen.candidate.label, "left_out": left_out, "rows": rows}
+    reasons = reasons_against(trials, chosen, max_lag)
+    return {"chosen": chosen.candidate.label, "left_out": left_out, "not_chosen": reasons, "rows": rows}
 
 
 def candidates(limits: Limits, num_envs: int) -> list[Candidate]:
@@ -103,5 +103,5 @@ def as_markdown(comparison: dict[str, Any]) -> str:
         rows.append([name, f"{row['steps_per_second']:,.0f}", *times, f"{row['start']:.2f}"])
     lines = [markdown_table(heads, rows), "", f"chosen: {comparison['chosen']}", ""]
     lines.append("Measured. Milliseconds of an iteration; sampling is the time spent waiting for it.")
-    lines += [f"Not chosen: {reason}." for reason in comparison["left_out"]]
+    lines += [f"Not chosen: {reason}." for reason in (*comparison["left_out"], *comparison["not_chosen"])]
     return "\n".join(lines)

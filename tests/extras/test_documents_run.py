@@ -28,7 +28,9 @@ from hybridppo.tensors import TorchCartPole
 pytestmark = pytest.mark.extras
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WALKED = ("first_robot.md", "first_game.md")
+"""Pages that test_wheel.py follows as a whole, because each command needs what those before it have made."""
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in WALKED)]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 SHELLS = ("console", "bash")
 DIRECTIVES = ("{toctree}", "{image}", "{eval-rst}")
@@ -239,7 +241,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 gym.register("Maze-v0", entry_point=lambda size=4, **options: CartPoleEnv(**options))
 """
-CORRIDOR = next(block.text for block in BLOCKS if "class Corridor" in block.text)
+FILES = {found[1]: block.text for block in BLOCKS if (found := re.match(r"# (\w+\.py)\n", block.text))}
+"""Files that pages let the reader write."""
 
 
 class AnyAgent:
@@ -269,11 +272,13 @@ def folder(a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     config["config"]["hidden_sizes"] = [256, 256]
     (wide / "config.json").write_text(json.dumps(config), encoding="utf-8")
     hybridppo.load("runs/mine").save("agent.safetensors")
-    (tmp_path / "my_envs.py").write_text(f"{MY_ENVS}\n{CORRIDOR}")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+        sys.modules.pop(name.removesuffix(".py"), None)
+    (tmp_path / "my_envs.py").write_text(f"{MY_ENVS}\n{FILES['my_envs.py']}")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    sys.modules.pop("my_envs", None)
     for env_id in ("Maze-v0", "Corridor-v0"):
         gym.registry.pop(env_id, None)
     return tmp_path

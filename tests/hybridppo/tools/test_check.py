@@ -447,6 +447,12 @@ def test_an_environment_of_agents_that_lacks_something_is_told_what() -> None:
     assert said in str(hybridppo.check_env(OldAgents))
 
 
+def test_a_class_of_batched_environments_is_checked_by_its_name() -> None:
+    report = hybridppo.check_env("hybridppo.tensors:TorchCartPole", steps=20)
+    assert report.is_usable
+    assert report.steps == 20
+
+
 def test_an_environment_of_tensors_that_lacks_something_is_told_what() -> None:
     with pytest.raises(ConfigurationError, match=f"an environment's id, a function .* got .*{LACKS}"):
         hybridppo.train(OldTensors(), total_steps=1)  # type: ignore[arg-type]

@@ -73,6 +73,9 @@ def test_the_start_counts_and_overlap_must_be_allowed(monkeypatch: pytest.Monkey
     made_up(monkeypatch, {"overlap, 1 worker": 0.5, "cpu, 2 workers": 0.8}, start=1e4)
     found = hybridppo.compare_placements(ENV, CONFIG, progress=False)
     assert found["chosen"] == "cpu"
+    assert [reason.partition(":")[0] for reason in found["not_chosen"]] == ["cpu, 2 workers", "overlap, 1 worker"]
+    assert "Not chosen: overlap, 1 worker: it learns from rollouts" in as_markdown(found)
+    assert found["left_out"] == []  # of which `doctor` complains
     found = hybridppo.compare_placements(ENV, CONFIG, max_lag=1, total_steps=10**9, progress=False)
     assert found["chosen"].startswith("overlap")
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ class Preparation:
     """How long it took to make `environments`."""
     placement: Placement | Auto
     interruption: Interruption
+    debug: bool = False
 
     @property
     def seed(self) -> int:
@@ -144,6 +145,7 @@ class Preparation:
             logger.info("%s", line)
             if more["progress"] and not logger.isEnabledFor(logging.INFO):  # a program that logs shows it already
                 say(line)
+        more["debug"] = self.debug
         return Plan(self.env, settings, self.environments, agent, placement, self.interruption, **more)
 
     def choose(self, agent: AnyAgent, total_steps: int) -> Choice:
@@ -165,6 +167,7 @@ def prepared(
     *,
     policy_of: PolicyOf | None = None,
     saves: bool = True,
+    debug: bool = False,
 ) -> Iterator[Preparation]:
     """Start the other processes, and make the environments; end and close them afterwards.
 
@@ -176,6 +179,7 @@ def prepared(
         placement: the placement that the user asked for.
         policy_of: as for `train`.
         saves: whether a training that a signal interrupts is saved.
+        debug: whether everything is to be in this process.
 
     Raises:
         ConfigurationError: if `distributed` does not support these settings, or the program is in a mode of torch
@@ -197,6 +201,8 @@ def prepared(
                 f"step_infos={options.step_infos!r} are columns of rollouts, and an agent with a replay buffer learns "
                 "from transitions: train PPO (PPOConfig, --agent ppo), or leave step_infos out"
             )
+    if debug:
+        run, placement = _in_one_process(run, placement)
     strategy = strategy_of(run, options.worker_timeout)
     strategy.check(config, options, run)
     options, placement = strategy.dividing(env, options), strategy.placement(placement)
@@ -210,7 +216,40 @@ def prepared(
         stack.callback(environments.close)
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun
-        yield Preparation(env, strategy, options, run, environments, seconds, placement, interruption)
+        yield Preparation(env, strategy, options, run, environments, seconds, placement, interruption, debug)
+
+
+def _in_one_process(run: RunOptions, placement: Placement | Auto) -> tuple[RunOptions, Placement | Auto]:
+    """The options and the placement with `debug=True`, which a line of the log names.
+
+    Raises:
+        ConfigurationError: if the training has several processes.
+    """
+    if run.distributed != "local":
+        raise ConfigurationError(f"debug=True is for one process, got distributed={run.distributed}: leave one out")
+    if isinstance(placement, Auto):
+        placement = SingleDevice("cpu")
+    logger.info(
+        "debug=True: no worker processes, no trials of placement auto, gradients by autograd alone (fast_updates, "
+        "compiled_updates and cuda_graphs are False), with the line of the loss if one is not a number"
+    )
+    return replace(run, num_workers=0), placement
+
+
+@contextmanager
+def _by_autograd_alone(agent: AnyAgent) -> Iterator[None]:
+    """A context in which autograd computes gradients, and names the line of the loss if one is not a number."""
+    config, off = agent.config, ("fast_updates", "compiled_updates", "cuda_graphs")
+    each = {
+        name: replace(one, **{option: False for option in off if hasattr(one, option)})
+        for name, one in config.policies.items()
+    }
+    agent.config = config.with_policies(each)
+    try:
+        with torch.autograd.set_detect_anomaly(True):
+            yield
+    finally:
+        agent.config = config
 
 
 def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
@@ -221,6 +260,8 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), explaining_memory(), products, contextlib.ExitStack() as stack:
         stack.enter_context(np.errstate(under="ignore"))  # a program may let it raise: probabilities may become zero
+        if plan.debug:
+            stack.enter_context(_by_autograd_alone(agent))
         placement.prepare(agent)
         sampler = _sampler(plan, strategy)
         stack.callback(sampler.close)
@@ -266,7 +307,7 @@ def _sampler(plan: Plan, strategy: Strategy) -> Sampler:
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_episodes=config.episodes_per_rollout,
-        num_workers=settings.run.num_workers,
+        num_workers=0 if plan.debug else settings.run.num_workers,
         options=with_self_play(settings.environment, settings.run, config),
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),

@@ -605,6 +605,8 @@ class Plan:
     """Whether to show a progress bar."""
     verbose: bool = False
     """Whether to show tables of the metrics."""
+    debug: bool = False
+    """Whether a debugger may follow the updates."""
     callbacks: Sequence[Callback] = ()
 
 

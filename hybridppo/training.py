@@ -111,6 +111,7 @@ def train(
     profile: bool = False,
     progress: bool = True,
     verbose: bool = False,
+    debug: bool = False,
     on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
@@ -186,6 +187,9 @@ def train(
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         verbose: whether to show a table of the metrics every few seconds, and at the end.
+        debug: whether to train so that a debugger can follow: in one process, with gradients by autograd alone, and an
+            error that shows the line of the loss whose gradient is not a number. It is slower, and changes the result
+            only by rounding.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: a function of each iteration's metrics, a `hybridppo.Logger`, or several; an error in one is only
             logged.
@@ -263,7 +267,7 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given = locals()  # the arguments, among which are those of both groups of options
-    require_bools(compiled=compiled, profile=profile, progress=progress, verbose=verbose)
+    require_bools(compiled=compiled, profile=profile, progress=progress, verbose=verbose, debug=debug)
     _require_on_interrupt(on_interrupt)
     own_callbacks = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
     if profile and run_dir is None:
@@ -292,7 +296,7 @@ def train(
     elif isinstance(asked, PoliciesConfig):
         environment = compiled_if_possible(env, environment)
     where, saves = resolve_placement(placement), run_dir is not None
-    with prepared(env, asked, environment, run, where, policy_of=policy_of, saves=saves) as preparation:
+    with prepared(env, asked, environment, run, where, policy_of=policy_of, saves=saves, debug=debug) as preparation:
         environments = preparation.environments
         _warn_of_doubts(preparation, asked, has_own_networks=has_own_networks)
         if policies and preparation.run.self_play is None:
@@ -310,7 +314,7 @@ def train(
             env_id=name_of_source(env),
             config=trained.config,
             environment=preparation.options,
-            run=replace(preparation.run, num_workers=choice.num_workers),
+            run=replace(preparation.run, num_workers=run.num_workers if debug else choice.num_workers),
             placement=choice.placement.settings(),
             observation_space=environments.observation_space,
             action_space=environments.action_space,
@@ -340,6 +344,7 @@ def resume(
     schedules: Schedules | str | None = None,
     progress: bool = True,
     verbose: bool = False,
+    debug: bool = False,
     on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
@@ -382,6 +387,7 @@ def resume(
         schedules: the run's schedules that are functions, if there were any; those with names are saved.
         progress: whether to show a progress bar.
         verbose: whether to show a table of the metrics every few seconds, and at the end.
+        debug: as for `train`.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: functions of each iteration's metrics; an error in one is logged.
         callbacks: as for `train`; those of the earlier training are not saved.
@@ -429,7 +435,7 @@ def resume(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given = locals()  # the arguments, among which are the options that a run may change
-    require_bools(progress=progress, verbose=verbose)
+    require_bools(progress=progress, verbose=verbose, debug=debug)
     _require_on_interrupt(on_interrupt)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
@@ -446,8 +452,11 @@ def resume(
         kept, saved = directory.config, directory.path / "checkpoints"
         newest = folders(saved)[-1:]
         try:
-            with prepared(source, settings.config, settings.environment, settings.run, where) as preparation:
-                settings = replace(settings, environment=preparation.options, run=preparation.run)
+            with prepared(
+                source, settings.config, settings.environment, settings.run, where, debug=debug
+            ) as preparation:
+                asked = replace(preparation.run, num_workers=settings.run.num_workers)  # debug=True is not saved
+                settings = replace(settings, environment=preparation.options, run=asked)
                 require_spaces_of(settings, preparation.environments, error=CheckpointError)
                 settings.config.require_agents(preparation.environments.agents, CheckpointError)
                 if checkpoint is None:

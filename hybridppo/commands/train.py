@@ -78,6 +78,8 @@ class Train(Command):
     """Show a progress bar."""
     verbose: bool = False
     """Show a table of the metrics every few seconds, and at the end."""
+    debug_training: bool = False
+    """Train so that a debugger can follow: one process, gradients by autograd alone."""
     policies: dict[str, Any] | None = None
     """Train several policies: a JSON object with the name of each policy and the settings in which it differs from the
     flags, as '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. With a run directory in place of settings, the
@@ -117,7 +119,7 @@ class Train(Command):
         own = ("compiled", "profile", "progress", "verbose")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
         given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
-        given["agent"] = own_agent(self.agent)
+        given |= {"agent": own_agent(self.agent), "debug": self.debug_training}
         if several:
             return self._train_seeds(seed, given)
         result = None
@@ -284,6 +286,8 @@ class Resume(Command):
     """Show a progress bar."""
     verbose: bool = False
     """Show a table of the metrics every few seconds, and at the end."""
+    debug_training: bool = False
+    """Train so that a debugger can follow: one process, gradients by autograd alone."""
 
     def run(self) -> int:
         """Resume, and print the result."""
@@ -296,7 +300,7 @@ class Resume(Command):
             if lag is not None:
                 raise ConfigurationError(f"max_lag={lag} needs a placement that takes it: give --placement")
         further: dict[str, Any] = {"placement": placement, "progress": self.progress, "verbose": self.verbose}
-        further |= {"on_interrupt": "return", "agent": own_agent(self.agent)}
+        further |= {"debug": self.debug_training, "on_interrupt": "return", "agent": own_agent(self.agent)}
         return report(resume(self.run_dir, **further, **changes))
 
 

@@ -40,7 +40,8 @@ class Beta(hybridppo.ActionDistribution):
 
     def beta(self, outputs: Tensor) -> distributions.Beta:
         """The distributions of the single numbers."""
-        return distributions.Beta(*(1.0 + softplus(outputs)).chunk(2, -1), validate_args=False)
+        first, second = (1.0 + softplus(outputs)).chunk(2, -1)
+        return distributions.Beta(first, second, validate_args=False)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """Two gamma variables give a Beta one."""

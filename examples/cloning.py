@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 import hybridppo
 
@@ -31,31 +32,29 @@ def demonstrations(teacher: Any, env: Any, number: int, seed: int) -> tuple[Any,
     return torch.as_tensor(np.array(observations)), torch.as_tensor(np.array(actions))
 
 
-def imitate(agent: Any, observations: Any, actions: Any, steps: int) -> float:
-    """Maximise the log-probabilities of the actions; returns their last mean."""
-    optimizer = torch.optim.Adam(agent.actor.parameters(), lr=1e-3)
-    for _ in range(steps):
-        loss = -agent.distribution.log_prob(agent.actor(observations), actions).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return -float(loss)
+def imitate(agent: Any, observations: Tensor, actions: Tensor, epochs: int) -> float:
+    """Let the actor maximise the log-probabilities of the actions; returns the mean loss."""
+
+    def loss(observations: Tensor, actions: Tensor) -> Tensor:
+        return -agent.distribution.log_prob(agent.actor(observations), actions).mean()
+
+    columns = {"observations": observations, "actions": actions}
+    return agent.optimize(loss, columns, num_epochs=epochs, minibatch_size=64, networks=["actor"])
 
 
 class CriticFirst(hybridppo.Callback):
     """In the first three iterations, only the critic learns."""
 
-    def on_start(self, run: Any) -> None:  # noqa: D102 - as in the base
+    def on_start(self, run: Any, metrics: Any = None) -> None:  # noqa: D102 - as in the base
         run.agent.actor.requires_grad_(run.iteration >= 3)
 
-    def on_iteration(self, run: Any, metrics: Any) -> None:  # noqa: D102 - as in the base
-        run.agent.actor.requires_grad_(run.iteration >= 3)
+    on_iteration = on_start
 
 
 if __name__ == "__main__":
     env, config = gym.make("CartPole-v1"), hybridppo.PPOConfig(normalize_observations=False)
     agent = hybridppo.PPO(env.observation_space, env.action_space, config)
     demonstrated = demonstrations(hybridppo.pretrained("CartPole-v1"), env, 2_000, seed=0)
-    print("mean log-probability of the demonstrations:", imitate(agent, *demonstrated, steps=300))
+    print("loss of the demonstrations:", imitate(agent, *demonstrated, epochs=60))
     result = hybridppo.train("CartPole-v1", total_steps=20_000, agent=agent, callbacks=[CriticFirst()])
     print(result.metrics["episode_return_mean"])

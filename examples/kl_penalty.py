@@ -12,39 +12,36 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import hybridppo
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 
 
-class Coefficient(nn.Module):
-    """A number that is saved with the agent."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.tensor(value))
-
-
 class KLPenalty(hybridppo.PPO):
     """PPO with another loss and a coefficient that follows the divergence."""
 
-    def make_modules(self) -> Any:
-        """The coefficient, which begins at 1."""
-        return {"beta": Coefficient(1.0)}
+    beta = 1.0
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss without clipping, and the penalty."""
-        loss, beta = super().loss(inputs, math.inf), self.modules_of["beta"].value
+        loss = super().loss(inputs, math.inf)
         kl = self.distribution.kl(inputs.old_outputs, inputs.outputs).mean()
-        return replace(loss, total=loss.total + beta * kl, extra={"kl": kl})
+        return replace(loss, total=loss.total + self.beta * kl, extra={"kl": kl})
 
     def after_update(self, rollout: Any, metrics: Any) -> Any:
         """The coefficient of the next update."""
-        beta, target = self.modules_of["beta"].value, self.settings["kl_target"]
-        beta *= 2.0 if metrics["kl"] > 1.5 * target else 0.5 if metrics["kl"] < target / 1.5 else 1.0
-        return {"beta": beta}
+        target = self.settings["kl_target"]
+        self.beta *= 2.0 if metrics["kl"] > 1.5 * target else 0.5 if metrics["kl"] < target / 1.5 else 1.0
+        return {"beta": self.beta}
+
+    def extra_state(self) -> Any:
+        """The coefficient, which is saved with the agent."""
+        return {"beta": self.beta}
+
+    def load_extra_state(self, state: Any) -> None:
+        """Restore the result of `extra_state`."""
+        self.beta = state["beta"]
 
 
 if __name__ == "__main__":

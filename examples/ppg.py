@@ -24,7 +24,8 @@ class PPG(hybridppo.PPO):
         if self.config.recurrent is not None:
             raise hybridppo.ConfigurationError("the auxiliary phase has no sequences: leave recurrent out")
         size, memory = (self.settings["updates_between"], self.config.batch_size), nn.Module()
-        memory.register_buffer("observations", torch.zeros(*size, *self.observation_space.shape))
+        space: Any = self.observation_space
+        memory.register_buffer("observations", torch.zeros(*size, *space.shape))
         memory.register_buffer("returns", torch.zeros(size))
         return {"head": nn.Linear(self.config.hidden_sizes[-1], 1), "memory": memory}
 
@@ -41,17 +42,15 @@ class PPG(hybridppo.PPO):
         memory = self.modules_of["memory"]
         if (self.version + 1) % len(memory.returns) != 0:
             return None
-        observations = memory.observations.flatten(0, 1)
-        old = self.actor_network(observations).detach()
-        columns = {"observations": observations, "returns": memory.returns.flatten(), "old": old}
-        size = self.config.samples_per_minibatch
-        return {"auxiliary_loss": self.optimize(self.auxiliary_loss, columns, num_epochs=6, minibatch_size=size)}
+        rows = memory.observations.flatten(0, 1)
+        columns = {"rows": rows, "returns": memory.returns.flatten(), "old": self.actor_network(rows).detach()}
+        return {"auxiliary_loss": self.optimize(self.auxiliary_loss, columns, num_epochs=6, minibatch_size=64)}
 
-    def auxiliary_loss(self, observations: Tensor, returns: Tensor, old: Tensor) -> Tensor:
+    def auxiliary_loss(self, rows: Tensor, returns: Tensor, old: Tensor) -> Tensor:
         """The errors of both predictions, and the divergence of the policy from what it was."""
-        kl = self.distribution.kl(old, self.actor_network(observations)).mean()
-        auxiliary = self.modules_of["head"](self.actor_network.body(observations))
-        values = torch.cat((auxiliary, self.critic_network(observations)), -1)  # [B, 2]
+        kl = self.distribution.kl(old, self.actor_network(rows)).mean()
+        predictions = self.modules_of["head"](self.actor_network.body(rows))
+        values = torch.cat((predictions, self.critic_network(rows)), -1)  # [B, 2]
         return 0.5 * (values - returns[:, None]).square().sum(-1).mean() + kl
 
 

@@ -2,39 +2,33 @@
 
     python examples/sac.py
 
-It is TD3 with other exploration, networks and losses. Comments name sections and appendices of the paper.
+It is TD3 with other exploration and losses, and a weight of the entropy that is learned. Comments name sections of the
+paper.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 import hybridppo
 from hybridppo import TD3, TD3Config
-from hybridppo.agents.ddpg import Critics, critic_loss, targets
-from hybridppo.distributions.deterministic import DeterministicActions, deterministic_actions
+from hybridppo.agents.ddpg import critic_loss, targets
+from hybridppo.distributions.deterministic import DeterministicActions
+from hybridppo.distributions.gaussian import SquashedGaussian
 from hybridppo.rollouts.replay import Transitions
-
-LOG_STD = (-5.0, 2.0)
 
 
 class Normals(DeterministicActions):
-    """Normals squashed by tanh. The actor's outputs are means and log standard deviations.
+    """Normals squashed by tanh. The actor's outputs are means and log standard deviations, which are bounded.
 
     The last number of a row of noise is 0 during warm-up: the action is then the noise itself, a uniform action.
     """
 
-    def __init__(self, low: Any, high: Any, dtype: Any, warmup: int) -> None:
-        super().__init__(low, high, dtype, std=1.0, warmup=warmup)
-        self.output_size = 2 * self.size
-
     def sample(self, outputs: Any, noise: Any) -> Any:
         """Actions from -1 to 1."""
-        mean, log_std = outputs[..., : self.size], outputs[..., self.size :].clip(*LOG_STD)
+        mean, log_std = outputs[..., : self.size], outputs[..., self.size :].clip(-5.0, 2.0)
         drawn = np.tanh(mean + np.exp(log_std) * noise[..., :-1])
         return np.where(noise[..., -1:] > 0.0, drawn, noise[..., :-1]).astype(np.float32)
 
@@ -43,33 +37,35 @@ class Normals(DeterministicActions):
         return np.tanh(outputs[..., : self.size])
 
 
-def drawn(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions `[B, d]` from -1 to 1, and their log-probabilities `[B]` (appendix C)."""
-    mean, log_std = outputs.chunk(2, -1)
-    log_std = log_std.clamp(*LOG_STD)
-    u = mean + log_std.exp() * noise
-    log_prob = -(0.5 * noise.square() + log_std + 0.5 * math.log(2.0 * math.pi)).sum(-1)
-    return u.tanh(), log_prob - (2.0 * (math.log(2.0) - u - softplus(-2.0 * u))).sum(-1)
-
-
-class EntropyCritics(Critics):
-    """The critics and the weight of the entropy, which is learned and saved with them."""
-
-    def __init__(self, critics: Critics) -> None:
-        super().__init__(list(critics.critics))
-        self.log_alpha = nn.Parameter(torch.zeros(()))
-
-
 class SAC(TD3):
-    """TD3 with other exploration, networks and losses."""
+    """TD3 with other exploration and losses."""
+
+    def make_distribution(self) -> Any:
+        """Uniform actions during warm-up, then actions drawn from the actor's normals."""
+        space: Any = self.action_space
+        actions = Normals(space.low, space.high, space.dtype, std=1.0, warmup=self.config.learning_starts)
+        actions.output_size *= 2
+        return actions
+
+    def make_modules(self) -> Any:
+        """The weight of the entropy, which learns from the critics' loss."""
+        return {"entropy": nn.ParameterDict({"log_weight": torch.zeros(())})}
+
+    def drawn(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[B, d]` from -1 to 1, and their log-probabilities `[B]` (appendix C)."""
+        mean, log_std = self.actor(observations).chunk(2, -1)
+        outputs, ones = torch.cat((mean, log_std.clip(-5.0, 2.0)), -1), np.ones(mean.shape[-1])
+        normals = SquashedGaussian(-ones, ones)
+        actions = normals.sample(outputs, noise)
+        return actions.tanh(), normals.log_prob(outputs, actions)
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the critics and of the entropy's weight, and the values."""
-        following, weight = minibatch.next_observations, self.critics.log_alpha
+        weight = self.modules_of["entropy"]["log_weight"]
         with torch.no_grad():
-            actions, log_prob = drawn(self.actor(following), minibatch.noise)
-            next_values = self.target_critics(following, actions) - (weight.exp() * log_prob)[:, None]
-            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=next_values)
+            actions, log_prob = self.drawn(minibatch.next_observations, minibatch.noise)
+            values = self.target_critics(minibatch.next_observations, actions) - (weight.exp() * log_prob)[:, None]
+            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=values)
         values = self.critics(minibatch.observations, minibatch.actions)
         # The target of the entropy is -1 for each number of an action (section 5).
         surplus = (actions.shape[-1] - log_prob).mean()
@@ -77,19 +73,9 @@ class SAC(TD3):
 
     def actor_loss(self, minibatch: Transitions) -> Tensor:
         """The loss of the actor."""
-        actions, log_prob = drawn(self.actor(minibatch.observations), minibatch.noise)
+        actions, log_prob = self.drawn(minibatch.observations, minibatch.noise)
         values = self.critics(minibatch.observations, actions).amin(-1)
-        return (self.critics.log_alpha.exp().detach() * log_prob - values).mean()
-
-    def make_distribution(self) -> DeterministicActions:
-        """Uniform actions during warm-up, then actions drawn from the actor's normals."""
-        space = deterministic_actions(self.action_space, std=1.0)
-        return Normals(space.low, space.high, space.dtype, self.config.learning_starts)
-
-    def make_networks(self, generator: torch.Generator) -> Any:
-        """The actor, and the critics together with the weight of the entropy."""
-        actor, critics = super().make_networks(generator)
-        return actor, EntropyCritics(critics)
+        return (self.modules_of["entropy"]["log_weight"].exp().detach() * log_prob - values).mean()
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def as_written(name: str, **options: Any) -> Any:
         found.append(trained(train, *found[0]))
         return found[-1]
 
-    text = BLOCKS[name].replace("2_000, seed=0", "20, seed=0").replace("steps=300", "steps=3")  # of the demonstrations
+    text = BLOCKS[name].replace("2_000, seed=0", "20, seed=0").replace("epochs=60", "epochs=3")  # of the demonstrations
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hybridppo, "train", instead)
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
@@ -116,7 +116,7 @@ def test_every_change_is_found() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(name: str) -> None:
     text = BLOCKS[name]
-    assert lines_of_code(text) <= (60 if name == "sac" else 40)
+    assert lines_of_code(text) <= (48 if name == "sac" else 40)
     assert re.findall(r"\b(?:_[a-z]\w*)", text) == []
     assert text.split("\n\n")[1] == f"    python examples/{name}.py"
 
@@ -188,7 +188,7 @@ def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], i
 
 def test_the_penalty_is_the_divergence_and_its_coefficient_follows_it() -> None:
     agent = made(kl_penalty.KLPenalty, kl_target=0.01)
-    agent.modules_of["beta"].value.fill_(4.0)
+    agent.load_extra_state({"beta": 4.0})
     old, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
     ratio, advantage = torch.tensor([math.log(1.5)]), torch.tensor([2.0])
     loss = loss_of(agent, {}, old_outputs=old, outputs=new, log_ratio=ratio, advantages=advantage)
@@ -299,10 +299,11 @@ def test_demonstrations_are_what_the_teacher_did_and_raise_its_probability() -> 
     agent: Any = made(PPO)
     before = agent.distribution.log_prob(agent.actor(observations), actions).mean().item()
     assert before == pytest.approx(math.log(0.5))
-    assert cloning.imitate(agent, observations, actions, 1) == pytest.approx(before)
+    assert cloning.imitate(agent, observations, actions, 1) == pytest.approx(-before)
     # Adam's first step is the learning rate: of parameters that are 0, only the last biases have a gradient.
     difference = agent.actor(observations)[0].diff().item()
-    assert difference == pytest.approx(2e-3 if actions.sum() > 15 else -2e-3)
+    expected = 2 * agent.config.learning_rate
+    assert difference == pytest.approx(expected if actions.sum() > 15 else -expected, rel=1e-2)
 
 
 def test_random_actions_become_rare() -> None:
@@ -330,8 +331,8 @@ def test_the_auxiliary_phase_learns_values_twice_and_keeps_the_policy(monkeypatc
     prepared(agent, [3.0, 3.0, 0.0], 0.0, [8.0, 8.0], False)
     assert agent.after_update(None, {}) == {"auxiliary_loss": 0.0}
     ((columns, options),) = phases
-    assert options == {"num_epochs": 6, "minibatch_size": agent.config.samples_per_minibatch}
-    observations, returns = columns["observations"], columns["returns"]
+    assert options == {"num_epochs": 6, "minibatch_size": 64}
+    observations, returns = columns["rows"], columns["returns"]
     assert torch.equal(columns["old"], agent.actor_network(observations))
     with pytest.raises(ConfigurationError, match="the auxiliary phase has no sequences"):
         ppg.PPG(agent.observation_space, agent.action_space, PPOConfig(recurrent="lstm"))

@@ -147,12 +147,12 @@ class PPO(PolicyAgent):
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed), self.distribution)
 
     @property
-    def actor_network(self) -> nn.Module:
+    def actor_network(self) -> Any:
         """The actor as it learns, which takes normalised observations if they are normalised."""
         return self.actor.network if isinstance(self.actor, NormalizedNetwork) else self.actor
 
     @property
-    def critic_network(self) -> nn.Module:
+    def critic_network(self) -> Any:
         """The critic as it learns, like `actor_network`."""
         return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
 

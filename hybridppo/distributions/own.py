@@ -94,7 +94,7 @@ class ActionDistribution:
 ROWS = 32
 """Arrays are filled up to a multiple of so many rows. Torch may round numbers otherwise that do not fill a vector
 register, and an action must not depend on how many environments its process has."""
-MakeDistribution = Callable[[gym.Space[Any]], ActionDistribution]
+MakeDistribution = Callable[[Any], ActionDistribution]
 """A subclass of `ActionDistribution`, or a function of an action space that makes an object of one."""
 
 

@@ -83,7 +83,7 @@ def evaluate_agent(
             Vectors and environments of tensors may have any number of environments.
         episodes: number of episodes; up to 32 run side by side. If there are several agents, each has its own return.
         seed: seed of the environments, and of random actions.
-        deterministic: take the most probable actions.
+        deterministic: take deterministic actions.
         autoreset_mode: the mode of a vector environment that does not declare it.
         on_env_error: as for `train`; an episode that was broken off does not count.
         env_kwargs: arguments of the environment, as for `train`.
@@ -298,7 +298,7 @@ def evaluate_policies(
         episodes: number of episodes of the environment.
         num_envs: number of environments side by side.
         seed: seed of the environments, and of the actions.
-        deterministic: take the most probable action instead of a random one.
+        deterministic: take the deterministic action instead of a random one.
         policy_of: as for `train`.
 
     Raises:

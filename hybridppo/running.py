@@ -94,7 +94,7 @@ class TrainResult:
         if self.stopped_by is not None:
             lines.append(f"stopped before its goal: {self.stopped_by}")
         if self.evaluation is not None:
-            lines.append(f"evaluation: {returns_of(self.evaluation, self.agent.config)}, most probable actions")
+            lines.append(f"evaluation: {returns_of(self.evaluation, self.agent.config)}, deterministic actions")
         lines.append("nothing was saved: run_dir=None" if self.run_dir is None else f"run directory: {self.run_dir}")
         return "\n".join(lines)
 

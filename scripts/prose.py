@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +29,15 @@ RULES = {
     r"\b(to|cannot) be had\b": "write 'is not supported' or 'is refused'",
     r"\bfor (it|they|there) (is|are|was|were|has|have|would)\b": "write because",
 }
+OF_PAGES = {
+    r"\b[Ee]nvironments? of tensors\b": "write batched environment",
+    r"\b(with|has|have|to) the same bits\b": "write bit-for-bit",
+    r"\bmost probable (actions?|ones?)\b": "write deterministic actions",
+    r"\b[Ff]orbid(s|den|ding)? (an )?(actions?|moves?)\b": "write mask",
+    r"\b[Ss]earch for settings\b": "write hyperparameter tuning",
+    r"\b([Ll]imit on values|textbook form|the algorithm does not know)\b": "write it in the field's words",
+}
+"""Rules for pages and notebooks: the field's words. The changelog keeps its own."""
 NOT_PROSE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$|`[^`\n]+`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 
 
@@ -50,10 +59,15 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string.lstrip("# ")
 
 
-def faults_of(text: str) -> Iterator[tuple[int, str]]:
+def rules_of(file: Path) -> Mapping[str, str]:
+    """The rules for the texts of a file."""
+    return RULES | OF_PAGES if file.suffix != ".py" and file.name != "CHANGELOG.md" else RULES
+
+
+def faults_of(text: str, rules: Mapping[str, str] = RULES) -> Iterator[tuple[int, str]]:
     """The line of each fault within a text, and the words with the remedy."""
     prose = NOT_PROSE.sub(lambda found: "x" + "\n" * found.group().count("\n"), text)
-    for pattern, remedy in RULES.items():
+    for pattern, remedy in rules.items():
         for found in re.finditer(pattern, prose, re.MULTILINE):
             yield prose.count("\n", 0, found.start()), f"{' '.join(found.group().split())!r}: {remedy}"
 
@@ -66,7 +80,7 @@ def main() -> int:
         for file in sorted(files)
         if file.suffix in (".md", ".ipynb", ".py")
         for line, text in texts_of(file)
-        for offset, fault in faults_of(text)
+        for offset, fault in faults_of(text, rules_of(file))
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))

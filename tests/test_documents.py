@@ -110,10 +110,16 @@ def test_the_extra_all_has_every_extra_of_users() -> None:
         "A run is gone on with.",
         "Masks cannot be had.",
         "It waits, for it is slow.",
+        "It steps environments of tensors.",
+        "It ends with the same bits.",
+        "It takes the most probable actions.",
+        "It forbids actions.",
+        "A search for settings begins.",
+        "This is the textbook form.",
     ],
 )
 def test_each_rule_of_prose_finds_its_fault(text: str) -> None:
-    assert len(list(prose.faults_of(f"A first line.\n{text}"))) == 1
+    assert len(list(prose.faults_of(f"A first line.\n{text}", prose.rules_of(Path("a.md"))))) == 1
     assert list(prose.faults_of(f"`{text}`\n\n```\n{text}\n```")) == []
 
 

@@ -49,7 +49,7 @@ class _Acts(Command):
     seed: int = 0
     """Seed of the environments and of sampled actions."""
     deterministic: bool = True
-    """Take the most probable actions. `evaluate` with others draws them at random."""
+    """Take deterministic actions, the most probable ones. `evaluate` with others draws them at random."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
     were any, else of 100 episodes of training."""
@@ -85,7 +85,7 @@ class Evaluate(_Acts):
         agent = load(self.run_dir, self.checkpoint, agent=own_agent(self.agent))
         given = {name: getattr(self, name) for name in ("episodes", "seed", "deterministic", "progress")}
         found = evaluate_agent(agent, env, **given, **like_training(options))
-        actions = "most probable" if self.deterministic else "sampled"
+        actions = "deterministic" if self.deterministic else "sampled"
         text = f"{returns_of(found, agent.config, self.episodes)}, {actions} actions"
         show(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
         if not self.json and not is_agent_file(self.run_dir):

@@ -235,7 +235,7 @@ def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.Captur
     assert run("evaluate", run_dir, "--episodes", 3, *QUIET) == 0
     evaluation = hybridppo.evaluate(run_dir, episodes=3, progress=False)
     mean, deviation = evaluation.return_mean, evaluation.return_std
-    expected = f"return {mean:.2f} +- {deviation:.2f} over 3 episodes, most probable actions\n"
+    expected = f"return {mean:.2f} +- {deviation:.2f} over 3 episodes, deterministic actions\n"
     assert capsys.readouterr().out == expected
 
 

@@ -478,7 +478,7 @@ def test_results_are_printed_in_a_few_lines(finished: Finished) -> None:
     steps = f"{metrics['env_steps']:,} steps in {metrics['seconds']:.1f} s"
     returns = f"return {metrics['episode_return_mean']:.3g} (latest episodes, sampled actions)"
     assert trained.startswith(f"training: {returns}, {steps}, ")
-    assert re.fullmatch(r"evaluation: return [\d.]+ \+- [\d.]+ over 3 episodes, most probable actions", evaluated)
+    assert re.fullmatch(r"evaluation: return [\d.]+ \+- [\d.]+ over 3 episodes, deterministic actions", evaluated)
     assert where == f"run directory: {result.run_dir}"
     assert str(Evaluation((1.0, 3.0), (10, 20))) == "return 2 +- 1 over 2 episodes, length 15"
     of_two = Evaluation((1.0, -1.0), (10, 9), ("player_0", "player_1"))

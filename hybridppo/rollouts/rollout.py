@@ -170,9 +170,11 @@ class Rollout(Columns):
 
     def __init__(self, *columns: Any, infos: Any = None, **named: Any) -> None:
         """Columns in the order above, or by name; other names are those of `infos`."""
-        own = {name: named.pop(name) for name in _FIELDS if name in named}
-        vars(self).update({"place": slice(None), **dict(zip(_FIELDS, columns, strict=False)), **own})
-        self.infos = {**(infos or {}), **named}
+        further = [] if named.keys() <= _FIELDS else [name for name in named if name not in _FIELDS]
+        self.place, self.infos = slice(None), {**(infos or {}), **{name: named.pop(name) for name in further}}
+        vars(self).update(named)
+        if columns:
+            vars(self).update(zip(_FIELDS, columns, strict=False))
 
     def columns(self) -> dict[str, Any]:
         """The columns by name, those of infos included."""
@@ -336,7 +338,7 @@ class Rollout(Columns):
         return self.with_columns(**changes)
 
 
-_FIELDS = tuple(Rollout.__dataclass_fields__)
+_FIELDS = Rollout.__dataclass_fields__.keys()
 
 
 def steps_by_turns(

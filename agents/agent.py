@@ -201,15 +201,28 @@ class PolicyAgent:
     `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
     learning_rates: ClassVar[Mapping[str, float]] = {}
     """Learning rates of modules of a subclass, by name; the others learn at the actor's. May be a property."""
+    observation_space: gym.Space[Any]
+    """The space of one environment."""
+    action_space: gym.Space[Any]
+    """The space of one environment."""
+    current: Any
+    """The hyperparameters with the values that schedules have now (`anneal`)."""
     actor: nn.Module
+    """The policy network, which takes observations in the environment's units."""
     critic: nn.Module
+    """The value network, like `actor`."""
+    modules_of: "Modules"
+    """The modules of `make_modules`, by name."""
     distribution: Distribution
+    """The distribution of actions, which the actor's outputs define."""
     parameters: FlatParameters
     optimizer: FlatAdam
     memory: MemoryLayout | None
     """Layout of the actor's state, if the actor is recurrent; else None."""
     version: int
     """The number of updates so far."""
+    should_stop: Callable[[], bool]
+    """Whether an update is to break off; called before each optimizer step."""
 
     def __init__(
         self,
@@ -237,14 +250,13 @@ class PolicyAgent:
         self._initial_seed, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
         self.version = 0
-        self.should_stop: Callable[[], bool] = _never
+        self.should_stop = _never
         self._make_exchange: Callable[[], Exchange] = Exchange
         self._loop: OptimizationLoop | None = None
         self._loop_is_for: tuple[int, tuple[slice, ...]] = (0, ())
         self._depends_on_training = False
         self._modules = checked_modules({} if modules is None else modules)
         self.modules_of = Modules({})
-        """The modules of `make_modules`, by name."""
         if self._modules or type(self).make_modules is not PolicyAgent.make_modules:
             # Initial values depend on the number of threads, and starting threads takes longer than the work.
             with torch_seeded(self._initial_seed >> 1), limit_threads(1):
@@ -306,7 +318,6 @@ class PolicyAgent:
             require_may_change(config, changed, is_training=self.should_stop is not _never)
             self._schedules.require_free(config, changed)
         self._config = self.current = config
-        """The hyperparameters with the values that schedules have now (`anneal`)."""
         if changed & RATES:
             self.optimizer.set_learning_rates(self._learning_rates())
         if changed - RATES:
@@ -587,7 +598,8 @@ class PolicyAgent:
             ConfigurationError: with the attribute.
         """
         kind = library_class(self)
-        needed = {name: hint for name, hint in get_type_hints(kind).items() if isinstance(hint, type | UnionType)}
+        hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not Any}
+        needed = {name: hint for name, hint in hints.items() if isinstance(hint, type | UnionType)}
         for name, value in vars(self).items():
             if hasattr(kind, name) or not isinstance(value, needed.get(name, object)):
                 mine = type(self).__name__

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridppo._lazy import showing_fields
 from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, diverged, fill_gradient
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import OfOnePolicy, ScheduleFunction, check_schedules, parsed
@@ -64,6 +65,7 @@ MINIBATCHES_AT_ONCE = 32
 """Minibatches that are gathered and copied together."""
 
 
+@showing_fields
 @dataclass(frozen=True)
 class DDPGConfig(OfOnePolicy):
     """DDPG's hyperparameters. Invalid values are refused with the field and the rule."""
@@ -151,6 +153,7 @@ class DDPGConfig(OfOnePolicy):
         return self.train_frequency * self.num_envs if self.gradient_steps is None else self.gradient_steps
 
 
+@showing_fields
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
     """TD3's hyperparameters: those of DDPG, with two critics and smoothed targets against overestimation."""
@@ -203,6 +206,16 @@ class DDPG(PolicyAgent):
     """Name of the agent in files."""
     config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
     config: DDPGConfig
+    exploration: Exploration
+    """The distribution that a sampler draws actions from."""
+    critics: Any
+    """The critics, which are `critic`, too."""
+    target_actor: nn.Module
+    """The target network of the actor, like `actor`."""
+    target_critics: Any
+    """The target networks of the critics."""
+    acts_by_values: bool
+    """Whether one network has the values of actions and acts by them."""
 
     def __init__(
         self,
@@ -224,7 +237,6 @@ class DDPG(PolicyAgent):
             self.actor, self.critics = self.make_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
         self.acts_by_values = self.actor is self.critics
-        """Whether one network has the values of actions and acts by them."""
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic, **self._learning_modules})
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), apart=True)
         # Beside the moments, so that a placement moves them together.
@@ -316,7 +328,8 @@ class DDPG(PolicyAgent):
     def actor_loss(self, minibatch: Transitions) -> Tensor:
         """The loss of the actor, a scalar: the negative mean value of the first critic. A subclass may have another."""
         actions = self.actor(minibatch.observations).tanh()
-        return -self.critics.first(minibatch.observations, actions).mean()
+        values: Tensor = self.critics.first(minibatch.observations, actions)
+        return -values.mean()
 
     def update(self, minibatches: Iterable[Any], /) -> Metrics:
         """An optimizer step on each minibatch, on the agent's device. Without a minibatch, nothing changes.

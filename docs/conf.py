@@ -85,6 +85,13 @@ def add_synonyms(app: Any, doctree: document) -> None:
         doctree.insert(0, index(entries=entries))
 
 
+def without_fields(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
+    """Leave out the fields that `help` shows in the docstring of a class, which has an entry for each of them."""
+    if what == "class" and "Attributes:" in lines:
+        del lines[lines.index("Attributes:") :]
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("doctree-read", add_synonyms)
+    app.connect("autodoc-process-docstring", without_fields, priority=400)  # before napoleon

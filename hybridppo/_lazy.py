@@ -1,11 +1,16 @@
-"""Names that are imported when they are first used, so that a worker process can load the package without torch."""
+"""Names that are imported when they are first used, and the words of fields, which are read when `help` shows them.
+
+A worker process can therefore load the package without torch.
+"""
 
 import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=type)
 
 
 def lazy_attributes(package: str, names: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
@@ -44,3 +49,45 @@ def importing_torch() -> Iterator[None]:
         gc.enable()
         if "torch" in sys.modules:
             gc.freeze()
+
+
+def helps(kind: type) -> dict[str, str]:
+    """The help of every field of a class: the text below it in the source. Empty without the source."""
+    import ast
+    import inspect
+    import textwrap
+    from itertools import pairwise
+
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for one, following in pairwise(node.body):  # type: ignore[attr-defined]
+        if isinstance(one, ast.AnnAssign) and isinstance(following, ast.Expr):
+            found[ast.unparse(one.target)] = " ".join(ast.literal_eval(following.value).split())
+    return found
+
+
+def showing_fields(kind: Kind) -> Kind:
+    """A decorator of a class, whose docstring then also has the help of every field, for `help` and notebooks."""
+    kind.__doc__ = _Docstring(kind.__doc__)  # type: ignore[assignment]
+    return kind
+
+
+class _Docstring:
+    """A docstring that is completed when it is read."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def __get__(self, instance: object, kind: type) -> str:
+        import textwrap
+
+        words: dict[str, str] = {}
+        for base in kind.__mro__[-2::-1]:  # all but object
+            words |= helps(base)
+        shown = getattr(kind, "__dataclass_fields__", words)
+        lines = [f"{name}: {text}" for name, text in words.items() if name in shown]
+        filled = [textwrap.fill(line, 100, initial_indent=" " * 4, subsequent_indent=" " * 8) for line in lines]
+        return "\n".join([self._text or "", "", "Attributes:", *filled])

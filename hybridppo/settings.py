@@ -5,7 +5,6 @@ its check in `__post_init__`. The flags of the command line and `config.json` fo
 one field, and one argument of `train`, and of `resume` if a run may change it.
 """
 
-import ast
 import functools
 import inspect
 import json
@@ -18,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -390,19 +388,6 @@ def changed(group: Group, options: dict[str, Any]) -> Group:
     """A copy of the group with these values for its own options; None changes nothing."""
     changes = {name: options[name] for name in fields_of(type(group)) if options.get(name) is not None}
     return replace(group, **changes)  # type: ignore[type-var]
-
-
-def helps(group: type) -> dict[str, str]:
-    """The help of every field: the text below it in the source. Empty without the source."""
-    try:
-        (node,) = ast.parse(inspect.cleandoc(inspect.getsource(group))).body
-    except OSError:
-        return {}
-    found: dict[str, str] = {}
-    for one, following in pairwise(node.body):  # type: ignore[attr-defined]
-        if isinstance(one, ast.AnnAssign) and isinstance(following, ast.Expr):
-            found[ast.unparse(one.target)] = " ".join(ast.literal_eval(following.value).split())
-    return found
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -3,7 +3,10 @@
 The terms that they add are compared with numbers computed by hand.
 """
 
+import ast
 import copy
+import importlib
+import inspect
 import math
 import re
 from dataclasses import replace
@@ -35,6 +38,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, DDPGConfig, HybridPPOError, Mirrored, PPOConfig
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.rollouts.replay import Transitions
@@ -400,3 +404,69 @@ def truncated_mean(mean: float, std: float) -> float:
     """Of a normal distribution between -1 and 1."""
     normal = NormalDist(mean, std)
     return mean + std**2 * (normal.pdf(-1.0) - normal.pdf(1.0)) / (normal.cdf(1.0) - normal.cdf(-1.0))
+
+
+DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|module):: (\S+)\n((?:   +\S.*\n)*)", re.MULTILINE)
+LISTED = {
+    name: re.findall(r"\w+", "".join(re.findall(r":members:((?:.*\n)(?:      .*\n)*)", options) or ["nothing"]))
+    for name, options in DIRECTIVE.findall((ROOT / "docs" / "reference.md").read_text(encoding="utf-8"))
+}
+"""The public names of the reference, each with its members; an empty list for all."""
+
+
+def resolved(name: str) -> Any:
+    """What has a full name, such as `hybridppo.agents.agent.PolicyAgent`."""
+    found: Any = hybridppo
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None) or importlib.import_module(f"{found.__name__}.{part}")
+    return found
+
+
+def members_of(kind: type) -> set[str]:
+    """The members of a class, also those that are only annotated."""
+    return {*dir(kind)}.union(*(inspect.get_annotations(base) for base in kind.__mro__))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_what_the_reference_lists_is_there(name: str) -> None:
+    found = resolved(name)
+    if isinstance(found, type):
+        assert {*LISTED[name]} - {"nothing"} <= members_of(found)
+        assert not any(member.startswith("_") for member in LISTED[name])
+
+
+def listed_of(kind: type) -> set[str]:
+    """The members of a class that the reference lists, and of its bases."""
+    classes = {resolved(name): members for name, members in LISTED.items() if isinstance(resolved(name), type)}
+    found = (classes.get(base, ["nothing"]) or members_of(base) for base in kind.__mro__)
+    return set().union(*found)
+
+
+ARGUMENTS = {"rollout": Rollout, "steps": Batch, "inputs": LossInputs, "minibatch": Transitions}
+"""What the arguments and variables of these names are in examples."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_uses_public_names_alone(name: str) -> None:
+    tree, module = ast.parse(BLOCKS[name]), importlib.import_module(name)
+    imported = [
+        f"{node.module}.{each.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hybridppo")
+        for each in node.names
+    ]
+    public = {*LISTED, *(f"hybridppo.{each}" for each in hybridppo.__all__)}
+    assert {*imported} - public == set()
+    kinds: dict[str, Any] = {}
+    for part in tree.body:
+        if isinstance(part, ast.ClassDef):
+            kind = getattr(module, part.name)
+            is_ours = any(base.__module__.startswith("hybridppo.") for base in kind.__mro__)
+            kinds = {**ARGUMENTS, **({"self": kind} if is_ours else {})}
+            written = (node for node in ast.walk(part) if isinstance(node, ast.Attribute))
+            own = {*vars(kind), *(node.attr for node in written if isinstance(node.ctx, ast.Store))}
+        elif isinstance(part, ast.FunctionDef):
+            kinds, own = ARGUMENTS, set()
+        for node in ast.walk(part):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in kinds:
+                assert node.attr in listed_of(kinds[node.value.id]) | own, ast.unparse(node)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridppo._lazy import showing_fields
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.errors import ConfigurationError
@@ -27,6 +28,7 @@ FLAGS = ("starts", "valid")
 """Arrays on the host, by which sequences are cut."""
 
 
+@showing_fields
 class Batch(Columns):
     """The steps of one or more rollouts, `[B, ...]`: columns by name, and more that a subclass of PPO adds.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from hybridppo._lazy import showing_fields
 from hybridppo.agents.schedules import OfOnePolicy, check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.networks.layers import Activation, Convolutions
@@ -50,6 +51,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 """What the numbers must be."""
 
 
+@showing_fields
 @dataclass(frozen=True)
 class PPOConfig(OfOnePolicy):
     """PPO's hyperparameters. Invalid values are refused with the field and the rule."""

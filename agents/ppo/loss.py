@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridppo._lazy import showing_fields
 from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig
 from hybridppo.errors import ConfigurationError, shown
 
@@ -36,6 +37,7 @@ TAKEN = (
 """Names of other metrics, which `Loss.extra` must not use."""
 
 
+@showing_fields
 @dataclass(frozen=True)
 class LossInputs:
     """The input of a loss: a minibatch and the present outputs of actor and critic. Shapes are `[B]` unless stated."""
@@ -87,6 +89,7 @@ class InputsOfMinibatch(LossInputs):
         return found
 
 
+@showing_fields
 @dataclass(frozen=True)
 class Loss:
     """A loss and its terms, all scalars. Terms of a custom loss, except the total, may be numbers."""

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
+from hybridppo._lazy import helps
 from hybridppo.agents.ppo.config import DIVIDING
 from hybridppo.agents.registry import AGENTS
 from hybridppo.agents.schedules import sizes_of
@@ -24,7 +25,7 @@ from hybridppo.auto.auto import PlacementOptions
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.packages import import_modules
 from hybridppo.errors import ConfigurationError, meant, meant_by, shown
-from hybridppo.settings import GROUPS, RunOptions, fields_of, helps, is_kept
+from hybridppo.settings import GROUPS, RunOptions, fields_of, is_kept
 from hybridppo.system.messages import printable
 from hybridppo.system.validation import each_once, require_path
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from hybridppo._lazy import helps
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
@@ -34,7 +35,7 @@ from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.files import TakenError, locked
 from hybridppo.running import TrainResult
-from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, helps, made, tell_what_runs
+from hybridppo.settings import GROUPS, RunOptions, Settings, fields_of, made, tell_what_runs
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.system.threads import cpu_cores

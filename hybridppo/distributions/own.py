@@ -47,6 +47,8 @@ class ActionDistribution:
         space: the action space of one environment.
     """
 
+    size: int
+    """Number of numbers in an action."""
     output_size: int
     """Number of the actor's outputs, for one observation, with those of `free`."""
     noise_size: int
@@ -61,8 +63,7 @@ class ActionDistribution:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
-        self.size: int = math.prod(space.shape or ())
-        """Number of numbers in an action."""
+        self.size = math.prod(space.shape or ())
         self.noise_size = self.size
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:

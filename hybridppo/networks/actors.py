@@ -145,7 +145,9 @@ class RunningMoments(nn.Module):
     """
 
     mean: Tensor
+    """`[*shape]`."""
     variance: Tensor
+    """`[*shape]`."""
     count: Tensor
 
     def __init__(self, *shape: int) -> None:

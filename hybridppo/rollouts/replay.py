@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo._lazy import showing_fields
 from hybridppo.rollouts.rollout import Columns, Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import sent
 from hybridppo.system.validation import whole
 
 
+@showing_fields
 @dataclass(frozen=True)
 class Transitions(Columns):
     """Minibatches of transitions, `[..., B]`, over one or several steps."""

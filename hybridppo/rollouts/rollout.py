@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo._lazy import showing_fields
 from hybridppo.distributions.base import Distribution
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.frames import FrameLayout
@@ -89,6 +90,7 @@ FinalObservations = list[tuple[int, int, Array]]
 """Step, environment and final observation `[obs]` of truncated episodes, if it is not the next row's observation."""
 
 
+@showing_fields
 @dataclass(init=False)
 class Rollout(Columns):
     """`T` steps of `N` environments, time-major: tensors that an agent learns from, on one device.
@@ -147,8 +149,9 @@ class Rollout(Columns):
     # Set by an agent, for what it prepares
 
     raw: Any = None
-    """The rollout before the agent's changes, in the environment's units: observations are normalised (and stacked),
-    rewards are the agent's own and normalised, and log-probabilities may be those before the update."""
+    """The rollout as it was sampled, in the environment's units. Beside it, observations are as the networks take them,
+    normalised and stacked, and rewards are the agent's own and normalised; log-probabilities may be those before the
+    update."""
     ratios: Any = None
     """`[T, N]`, probabilities of the actions before the update divided by those when they were taken, if V-trace
     corrects advantages by them."""

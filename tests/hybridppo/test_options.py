@@ -5,6 +5,7 @@ import functools
 import inspect
 import io
 import json
+import pydoc
 import re
 import tempfile
 from dataclasses import asdict, replace
@@ -18,12 +19,15 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, DDPGConfig, PPOConfig, RunDirectoryError, TD3Config
+from hybridppo._lazy import helps
+from hybridppo.agents.ppo.loss import LossInputs
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.parsing import flags_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import _CONVERTED, _OF_ONE_MEANING
 from hybridppo.placements.placement import KINDS
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import (
     GROUPS,
@@ -33,7 +37,6 @@ from hybridppo.settings import (
     changeable_names,
     distributed_from,
     fields_of,
-    helps,
 )
 
 OPTIONS = fields_of(*GROUPS)
@@ -250,6 +253,15 @@ def test_the_flags_of_every_option_are_read_back_as_they_were_written() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_has_a_sentence_of_help(group: type) -> None:
     assert helps(group).keys() == fields_of(group).keys()
+
+
+@pytest.mark.parametrize("kind", [PPOConfig, TD3Config, LossInputs, Rollout])
+def test_help_shows_the_words_of_every_field(kind: Any) -> None:
+    text = pydoc.plain(pydoc.render_doc(kind))
+    words = {name: text for base in kind.__mro__[:-1] for name, text in helps(base).items() if name in fields_of(kind)}
+    assert words
+    for name, of_field in words.items():
+        assert f"{name}: {' '.join(of_field.split()[:3])}" in text
 
 
 def test_what_is_read_is_what_was_written(run_dir: Path) -> None:

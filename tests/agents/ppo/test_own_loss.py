@@ -786,7 +786,18 @@ def test_last_observations_that_are_not_kept_are_refused() -> None:
         train(agent=SeeingEnds, env=partial(ScriptedTensors, [SCRIPT] * 2, gives_finals=False))
 
 
-@pytest.mark.parametrize(("name", "value"), [("memory", []), ("loss", 0.1), ("parameters", {}), ("actor", None)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory", []),
+        ("loss", 0.1),
+        ("parameters", {}),
+        ("actor", None),
+        ("modules_of", {}),
+        ("optimize", 3),
+        ("version", "2"),
+    ],
+)
 @pytest.mark.parametrize("kind", [PPO, TD3])
 def test_names_that_an_agent_needs_itself_are_refused(kind: Any, name: str, value: Any) -> None:
     class Taking(kind):  # type: ignore[misc]

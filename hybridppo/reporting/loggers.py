@@ -130,6 +130,8 @@ class TensorBoard(Logger):
     def __init__(self, log_dir: str | Path | None = None) -> None:
         self._log_dir = None if log_dir is None else require_path("log_dir", log_dir)
         self.needs_run_dir = log_dir is None
+        self.writer: Any = None
+        """torch's `SummaryWriter` during the training, for histograms and pictures of your own."""
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
         from torch.utils.tensorboard import SummaryWriter
@@ -140,18 +142,18 @@ class TensorBoard(Logger):
             log_dir = run.run_dir / "tensorboard"
         # TensorBoard drops later steps, which a killed process has written.
         later = None if before is None else run.env_steps + 1
-        self._writer: Any = SummaryWriter(str(log_dir), purge_step=later, flush_secs=5)
+        self.writer = SummaryWriter(str(log_dir), purge_step=later, flush_secs=5)
         if before is None:
             lines = [f"| {name} | {value} |" for name, value in flat_config(run).items()]
-            self._writer.add_text("config", "\n".join(["| option | value |", "|---|---|", *lines]))
+            self.writer.add_text("config", "\n".join(["| option | value |", "|---|---|", *lines]))
         return str(log_dir)
 
     def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
         for name, value in values.items():
-            self._writer.add_scalar(name, value, env_steps)
+            self.writer.add_scalar(name, value, env_steps)
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        self._writer.close()
+        self.writer.close()
 
 
 class CSV(Logger):

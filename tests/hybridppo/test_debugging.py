@@ -1,8 +1,11 @@
 """`train(..., debug=True)`: in one process, by autograd alone, with the line of a loss whose gradient is no number."""
 
+import inspect
 import json
 import logging
 import multiprocessing
+import re
+from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,3 +85,44 @@ def test_the_command_line_has_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(ZeroDivisionError):
                 parse_command([*command, *flags]).run()
     assert asked == [False, True] * 2
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "looking_inside.md").read_text(encoding="utf-8")
+SNIPPETS = dict(re.findall(r"^## ([^\n]+)\n.*?^```python\n(.*?)^```", PAGE, re.M | re.S))
+
+
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=[pytest.mark.extras] * ("TensorBoard" in title)) for title in SNIPPETS]
+)
+def test_snippets_of_the_page_run(
+    title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole, stops = hybridppo.train, list[Any]()
+
+    def short(env: str, total_steps: int, **options: Any) -> Any:
+        return whole(
+            env, total_steps=64, **{"config": PPO, "seed": 0, "placement": "cpu", "progress": False, **options}
+        )
+
+    monkeypatch.setattr(hybridppo, "train", short)
+    monkeypatch.setattr("sys.breakpointhook", lambda: stops.append(inspect.stack(context=0)))
+    exec(compile(SNIPPETS[title], title, "exec"), {})  # as a script runs it
+    if title == "Gradients by layer":
+        norms = literal_eval(capsys.readouterr().out)
+        assert len(norms) == 8
+        assert min(norms.values()) > 0.0
+    elif title == "Histograms in TensorBoard":
+        accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        events = accumulator.EventAccumulator(str(tmp_path / "runs" / "inside" / "tensorboard")).Reload()
+        assert len(events.Tags()["histograms"]) == 8
+    elif title == "Saving rollouts":
+        assert literal_eval(capsys.readouterr().out)["observations"] == (17, 2, 4)
+    else:
+        names = [frame.function for frame in stops[0]]
+        assert names[names.index("my_loss") :][:5] == ["my_loss", "loss", "gradient", "step", "steps"]
+        assert len(stops) >= 8
+
+
+def test_the_page_has_a_snippet_for_each_way() -> None:
+    assert len(SNIPPETS) == 4

@@ -34,7 +34,7 @@ class Normals(DeterministicActions):
 
     def mode(self, outputs: Any) -> Any:
         """The most probable actions."""
-        return np.tanh(outputs[..., : self.size])
+        return super().mode(outputs[..., : self.size])
 
 
 class SAC(TD3):

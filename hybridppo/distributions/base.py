@@ -59,8 +59,6 @@ class Distribution:
     action_dtype: Any = np.float32
     words_per_number: int = 2
     """Random words that one number of the noise takes on a device."""
-    constants: ClassVar[Sequence[str]] = ()
-    """The names of its arrays that `sample`, `mode` and `to_env` use."""
     explores: ClassVar[bool] = False
     """Whether the actor applies the noise (`StateDependentGaussian`)."""
     has_gradient: bool = True
@@ -154,7 +152,7 @@ class Distribution:
     # On a device
 
     def on(self, device: Any) -> Self:
-        """A copy whose `sample`, `mode` and `to_env` take tensors on this device.
+        """A copy whose `sample`, `mode` and `to_env` take tensors on this device: its arrays become tensors.
 
         Raises:
             EnvError: if its actions cannot be drawn on tensors.
@@ -162,11 +160,13 @@ class Distribution:
         import torch
 
         found = copy(self)
-        for name in self.constants:
-            with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
-                array = np.asarray(getattr(self, name))
-                array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
-            setattr(found, name, torch.as_tensor(array, device=device))
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
+                    array = value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
+                setattr(found, name, torch.as_tensor(array, device=device))
+            elif isinstance(value, Distribution):
+                setattr(found, name, value.on(device))
         return found
 
     @property

@@ -42,7 +42,6 @@ class Categorical(Distribution):
 
     action_dtype = np.int64
     words_per_number = 1
-    constants = ("start",)
 
     def __init__(self, sizes: Any, start: Any = 0, dtype: Any = np.int64) -> None:
         self.shape, self.dtype = np.shape(sizes), np.dtype(dtype)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.base import Distribution, namespace_of
 from hybridppo.distributions.gaussian import BoxDistribution, center_and_half_width
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
@@ -58,8 +58,6 @@ class DeterministicActions(Exploration, BoxDistribution):
         warmup: steps with uniform actions, of all environments together.
     """
 
-    constants = ("low", "high", "center", "half_width")
-
     def __init__(
         self, low: Array, high: Array, dtype: Any = np.float32, *, std: float = 0.0, warmup: float = 0
     ) -> None:
@@ -90,7 +88,7 @@ class DeterministicActions(Exploration, BoxDistribution):
 
     def mode(self, outputs: Array) -> Array:
         """The actor's actions without noise."""
-        actions: Array = np.tanh(outputs)
+        actions: Array = namespace_of(outputs).tanh(outputs)
         return actions
 
     def _scaled(self, actions: Any) -> Any:

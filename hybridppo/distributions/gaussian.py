@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,8 +27,6 @@ class BoxDistribution(Distribution):
         high: upper bounds of the space.
         dtype: type of the space.
     """
-
-    constants: ClassVar[Sequence[str]] = ("low", "high")
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         self.shape = low.shape
@@ -123,8 +120,6 @@ class SquashedGaussian(DiagonalGaussian):
     trapezoidal rule gives the expectation, so it is not random. The error is below 0.001 for standard deviations up to
     2, and below 0.05 up to 6.
     """
-
-    constants = ("low", "high", "center", "half_width")
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         super().__init__(low, high, dtype)

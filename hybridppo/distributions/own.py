@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from typing_extensions import Self
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown, shown_error, shown_name
@@ -181,13 +180,13 @@ class OwnDistribution(Distribution):
         """The actions that a method of the user's returns, an array for arrays."""
         import torch
 
-        num_rows, is_array = len(given[0]), isinstance(given[0], np.ndarray)
+        if not isinstance(given[0], np.ndarray):
+            return getattr(self._on(given[0].device), method)(*given)
+        num_rows = len(given[0])
         padded = -(-num_rows // ROWS) * ROWS
-        if is_array:
-            given = tuple(torch.from_numpy(np.resize(each, (padded, *each.shape[1:]))) for each in given)
+        tensors = (torch.from_numpy(np.resize(each, (padded, *each.shape[1:]))) for each in given)
         with torch.no_grad():
-            actions = getattr(self._on(given[0].device), method)(*given)
-        return actions[:num_rows].numpy() if is_array else actions
+            return self._call(method, *tensors)[:num_rows].numpy()
 
     def sample(self, outputs: Any, noise: Any) -> Any:  # noqa: D102 - as in the base
         return self._call("sample", outputs, noise)
@@ -226,8 +225,3 @@ class OwnDistribution(Distribution):
     def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:  # noqa: D102
         found = self._on(old_outputs.device).kl(old_outputs, new_outputs)
         return super().kl(old_outputs, new_outputs) if found is None else found
-
-    def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
-        found = copy(self)
-        found._usual = self._usual.on(device)
-        return found

@@ -34,10 +34,11 @@ from torch import Tensor, nn
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.agents.ddpg import DDPG
+from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import BoxDistribution
 from hybridppo.distributions.joint import Factor, JointDistribution
-from hybridppo.distributions.own import MakeDistribution, OwnDistribution
+from hybridppo.distributions.own import MakeDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError, TrainingError, is_installed, pip_install
 from hybridppo.loading import load_policies
@@ -125,14 +126,6 @@ class TorchPolicy(nn.Module):
             *(["next_state"] if self.state_size else []),
         ]
         """The parts of an action, the outputs of the network, and the next state of a recurrent policy."""
-        for number, (leaf, factor) in enumerate(self.actions):
-            part = factor.distribution
-            if not isinstance(part, (Categorical, BoxDistribution, OwnDistribution)):
-                raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
-            for name in part.constants:
-                with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
-                    array = torch.from_numpy(np.array(getattr(part, name), np.float32))
-                self.register_buffer(f"{name}_{number}", array, persistent=False)
 
     def _lay_out_row(self, agent: Player) -> None:
         """Find the places of the inputs in the actor's row; the actor ignores other parts, which become zeros."""
@@ -195,25 +188,15 @@ class TorchPolicy(nn.Module):
             outputs, after = of_step[0], (states[0],)
         else:
             outputs = self.actor(rows)
-        parts = [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
+        parts = [self._part(factor, outputs) for _, factor in self.actions]
         return *parts, outputs, *after
 
-    def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
+    def _part(self, factor: Factor, outputs: Tensor) -> Tensor:
         """A part of the deterministic action, `[B, *space]`."""
-        part, own = factor.distribution, outputs[:, factor.outputs]
-        if isinstance(part, Categorical | OwnDistribution):
-            on_tensors: Any = part.on("cpu")
-            action: Tensor = on_tensors.to_env(on_tensors.mode(own))
-            return action
-        assert isinstance(part, BoxDistribution)  # checked when it was made
-        # What a custom distribution has besides is no mean.
-        mean = own[:, : part.size].reshape(own.shape[0], *part.shape)
-        low, high, *scale = (self.get_buffer(f"{name}_{number}") for name in part.constants)
-        if scale:
-            center, half_width = scale
-            mean = center + half_width * mean.tanh()
-        bounded = torch.minimum(torch.maximum(mean, low), high)
-        return bounded if np.issubdtype(part.dtype, np.floating) else bounded.round().long()
+        # Also of what is not sampled on tensors.
+        part: Any = Distribution.on(factor.distribution, "cpu")
+        action: Tensor = part.to_env(part.mode(outputs[:, factor.outputs]))
+        return action
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""
@@ -252,8 +235,8 @@ class TorchPolicy(nn.Module):
         place = {"start": start, "stop": start + size}
         found = {"name": leaf.path, **place, "space": space_to_json(leaf.space)}
         if isinstance(part, BoxDistribution):
-            return {**found, "kind": "numbers", "squashed": "center" in part.constants}
-        if isinstance(part, OwnDistribution):
+            return {**found, "kind": "numbers", "squashed": hasattr(part, "center")}
+        if not isinstance(part, Categorical):
             return {**found, "kind": "own"}
         first = np.broadcast_to(part.start, leaf.space.shape)
         return {**found, "kind": "choices", "sizes": part.sizes, "first": first.ravel().tolist()}
@@ -266,8 +249,8 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         ConfigurationError: for networks that it cannot compute.
     """
     twin, own = twin_of(policy.actor), [array.numpy() for array in arrays_of(policy.actor)]
-    has_own = any(isinstance(factor.distribution, OwnDistribution) for _, factor in policy.actions)
-    if has_own or not isinstance(twin, NumpyTwin) or (twin.encoded is not None and not twin.encoded.is_plain):
+    are_known = all(isinstance(factor.distribution, BoxDistribution | Categorical) for _, factor in policy.actions)
+    if not are_known or not isinstance(twin, NumpyTwin) or (twin.encoded is not None and not twin.encoded.is_plain):
         raise ConfigurationError(
             "NumPy's form of a policy has only perceptrons with tanh or ReLU, recurrent or not, and the library's "
             "distributions of actions: export it as .onnx or .pt2"
@@ -288,7 +271,7 @@ def numpy_form(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     for number, (_, factor) in enumerate(policy.actions):
         part = factor.distribution
         if isinstance(part, BoxDistribution):
-            arrays |= {f"{name}_{number}": getattr(part, name) for name in part.constants}
+            arrays |= {f"{name}_{number}": array for name, array in vars(part).items() if isinstance(array, np.ndarray)}
     about = {
         **policy.about(),
         "memory": twin.cell,

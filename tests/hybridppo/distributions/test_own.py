@@ -286,6 +286,15 @@ class Slopes(ScriptedAgents):
         return super().step(actions)
 
 
+@pytest.mark.extras
+@pytest.mark.parametrize("form", ["pt2", "onnx"])
+def test_its_policy_is_exported_to_a_file(form: str, tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "run", action_distribution=Soft)
+    file = tmp_path / f"policy.{form}"
+    exported = hybridppo.export(tmp_path / "run", file, action_distribution=Soft, check_steps=20)
+    assert exported.largest_difference < 1e-4
+
+
 def test_each_policy_of_several_acts_by_its_own() -> None:
     spaces = Box(-np.inf, np.inf, (3,)), Box(-1.0, 1.0, (1,))
     agents = {"agent_0": PPO(*spaces, SMALL), "agent_1": PPO(*spaces, SMALL, action_distribution=Halved)}

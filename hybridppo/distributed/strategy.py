@@ -188,4 +188,5 @@ def require_shareable(agent: AnyAgent) -> None:
         ConfigurationError: with the remedy.
     """
     for each in agents_of(agent):
-        require_same_everywhere(*each.modules)
+        own = {f"modules[{name!r}]": module for name, module in each.modules_of.items()}
+        require_same_everywhere({"actor": each.actor, "critic": each.critic, **own})

@@ -16,7 +16,7 @@ precision, so that rounding is not mistaken for a change of the policy.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -41,22 +41,32 @@ _one_thread = threading.RLock()
 
 def depend_on_training(*networks: nn.Module) -> bool:
     """Whether some module may behave differently in `train()` and `eval()`."""
-    kinds = {type(module) for network in networks for module in network.modules()}
-    return any(kind not in INDEPENDENT and not kind.__module__.startswith("hybridppo.") for kind in kinds)
+    return any(_dependent(network) for network in networks)
 
 
-def require_same_everywhere(*networks: nn.Module) -> None:
+def _dependent(network: nn.Module) -> tuple[str, str] | None:
+    """The path and the class of the first module that may depend on the mode."""
+    for path, module in network.named_modules():
+        kind = type(module)
+        if kind not in INDEPENDENT and not kind.__module__.startswith("hybridppo."):
+            return path, kind.__name__
+    return None
+
+
+def require_same_everywhere(networks: Mapping[str, nn.Module]) -> None:
     """Refuse networks that would differ between several learners.
 
     Raises:
-        ConfigurationError: with the remedy.
+        ConfigurationError: with the module and the remedy.
     """
-    if depend_on_training(*networks):
-        raise ConfigurationError(
-            "networks with dropout, batch normalisation or modules that may depend on train() cannot be shared by "
-            "several learners, whose noise and statistics would differ: use distributed='local', or normalise with "
-            "nn.LayerNorm"
-        )
+    for name, network in networks.items():
+        if found := _dependent(network):
+            path, kind = found
+            raise ConfigurationError(
+                f"{name}{f'.{path}' if path else ''} is a {kind}, which cannot be shared by several learners: it may "
+                "depend on train(), as dropout and batch normalisation do, or keep numbers of its own, and would "
+                "differ between them. Use distributed='local', or build it of torch's other layers, as nn.LayerNorm"
+            )
 
 
 def learning_mode(*networks: nn.Module) -> Callable[[], AbstractContextManager[None]]:

@@ -371,7 +371,7 @@ def test_several_learners_share_modules() -> None:
     one, two = (train(distributed=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
     assert same(one, two)
     assert "prediction" in two.metrics
-    with pytest.raises(ConfigurationError, match=r"modules that may depend on .* cannot be shared by several learners"):
+    with pytest.raises(ConfigurationError, match=r"^modules\[.coefficient.\] is a Coefficient, which cannot be"):
         train(config=config, **adapting(), distributed=MultiLearner(learners=1, shards=2))
 
 

@@ -137,14 +137,14 @@ class Preparation:
 
     def plan(self, settings: Settings, agent: AnyAgent, choice: Choice, **more: Any) -> Plan:
         """The plan of a training, whose placement is logged or shown; `more` are its further fields."""
-        placement = choice.placement
+        placement, shows = choice.placement, self.strategy.rank == 0 and more["progress"]
         line = f"placement {shown_placement(placement.settings())}, {placement.reason}"
         if isinstance(self.placement, Auto):
             line = f"placement auto: {placement.reason}"
-        if self.strategy.rank == 0:
             logger.info("%s", line)
-            if more["progress"] and not logger.isEnabledFor(logging.INFO):  # a program that logs shows it already
-                say(line)
+            shows = shows and not logger.isEnabledFor(logging.INFO)  # a program that logs has shown it
+        if shows:
+            say(line)
         more["debug"] = self.debug
         return Plan(self.env, settings, self.environments, agent, placement, self.interruption, **more)
 

@@ -107,13 +107,17 @@ class Run:
         """Whether an episode has ended."""
         return any(line.get(RETURN) is not None for line in self.lines)
 
+    def points(self, by: Axis, metric: str = RETURN) -> list[tuple[float, float]]:
+        """The values of a metric, each after its position on the axis."""
+        # A line has the result of an evaluation when it is reported, which may be some steps later.
+        is_of_evaluation = any(part.startswith("evaluation_") for part in metric.split("/"))
+        column = "evaluation_env_steps" if is_of_evaluation and by == "steps" else COLUMNS[by]
+        lines = [line for line in self.lines if is_number(line.get(metric))]
+        return [(line.get(column, line[COLUMNS[by]]), line[metric]) for line in lines]
+
     def curve(self, by: Axis, metric: str = RETURN) -> tuple[Array, Array]:
         """The positions on the axis, and the values of a metric there; `[n]` each."""
-        # A line has the result of an evaluation when it is reported, which may be some steps later.
-        column = "evaluation_env_steps" if metric.startswith("evaluation_") and by == "steps" else COLUMNS[by]
-        lines = [line for line in self.lines if is_number(line.get(metric))]
-        points = [(line.get(column, line[COLUMNS[by]]), line[metric]) for line in lines]
-        found = np.asarray(points, np.float64).reshape(-1, 2)
+        found = np.asarray(self.points(by, metric), np.float64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
 

@@ -27,7 +27,7 @@ from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError, shown_error
 from hybridppo.placements.placement import shown_placement
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.files import Tail, is_plain, making, read_lines, read_object, replace_synced
+from hybridppo.run_directory.files import Tail, is_plain, making, read_object, replace_synced
 from hybridppo.settings import GROUPS, Settings, fields_of
 from hybridppo.system.messages import printable, shown_clock, shown_number
 from hybridppo.system.validation import is_number
@@ -149,12 +149,9 @@ def _curves(run: Run) -> str:
 
 def curves_of(run: Run) -> dict[str, list[tuple[float, float]]]:
     """The points of every metric that is drawn, by the metric's name; a policy's metric is `policy/metric`."""
-    # A line of metrics has the result of an evaluation during the training when it is reported, at a later step.
-    evaluations = read_lines(run.path / "evaluations.jsonl", numbers=["env_steps"])
     found: dict[str, list[tuple[float, float]]] = {}
     for name in sorted(dict.fromkeys(name for line in run.lines for name in line), key=_place):
-        lines = evaluations if any(part.startswith("evaluation_") for part in name.split("/")) else run.lines
-        points = [(line["env_steps"], line[name]) for line in lines if is_number(line.get(name))]
+        points = run.points("steps", name)
         last = name.rpartition("/")[2]
         moves = last in FIRST or len({value for _, value in points}) > 1
         if points and moves and last not in NO_CURVES and last.removeprefix("seconds_") not in PHASES:

@@ -394,13 +394,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def suggests_arguments(
-    function: Function, within: Callable[[], AbstractContextManager[object]] = nullcontext
+    function: Function,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    from_file: Callable[..., dict[str, Any]] | None = None,
 ) -> Function:
-    """A function that is called in a context, and whose error for an unknown argument names the one probably meant."""
+    """A function that is called in a context, and whose error for an unknown argument names the one probably meant.
+
+    Args:
+        function: the function.
+        within: makes the context.
+        from_file: returns the arguments by name, if `config` is a path; called with the keywords and the others.
+    """
     ours = [*inspect.signature(function).parameters]
 
     @functools.wraps(function)
     def checked(*arguments: Any, **keywords: Any) -> Any:
+        if from_file is not None and isinstance(keywords.get("config"), (str, os.PathLike)):
+            keywords = from_file(keywords, *arguments)
         for name in keywords:
             if name not in ours:
                 hint = _hint(name, ours, keywords)

@@ -36,6 +36,7 @@ from hybridppo.agents.registry import (
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.compiled.modules import require_numba
+from hybridppo.config_files import arguments_from
 from hybridppo.distributed.choosing import run_directory_of, telling_others
 from hybridppo.distributions.own import MakeDistribution
 from hybridppo.environments.base import Environments
@@ -90,13 +91,13 @@ logger = logging.getLogger(__name__)
 OnInterrupt = Literal["raise", "return"]
 
 
-@partial(suggests_arguments, within=telling_others)
+@partial(suggests_arguments, within=telling_others, from_file=arguments_from)
 def train(
     env: EnvSource,
     *,
     total_steps: int,
     placement: PlacementChoice = "auto",
-    config: AnyConfig | Mapping[str, PPOConfig | PPO | str | Path] | None = None,
+    config: AnyConfig | Mapping[str, PPOConfig | PPO | str | Path] | str | Path | None = None,
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
@@ -163,7 +164,9 @@ def train(
         config: the agent's settings; their type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
             from names to `PPOConfig` trains a policy of each name in an environment of several agents; a mapping with
             one name is the same as its configuration. With an agent, a run directory or an agent's file in place of a
-            configuration, the policy acts and does not learn.
+            configuration, the policy acts and does not learn. A path is a file of options, .yaml, .json or .toml, with
+            the names of these arguments and of the fields: those that are given win over the file's, which may also
+            name the environment.
         agent: a subclass to train instead of the library's agent, or an existing agent.
         loss: a loss of your own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of your own, see `hybridppo.networks.making`.
@@ -266,6 +269,7 @@ def train(
         HybridPPOError: if an argument or the environment is wrong, in one message.
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
+    assert not isinstance(config, str | Path)  # it was read before
     given = locals()  # the arguments, among which are those of both groups of options
     require_bools(compiled=compiled, profile=profile, progress=progress, verbose=verbose, debug=debug)
     _require_on_interrupt(on_interrupt)

@@ -35,6 +35,7 @@ LAYERS = (
     {"runners"},
     {"auto"},
     {"settings"},
+    {"config_files"},
     {"loading"},
     {"distributed", "evaluation"},
     {"self_play"},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hybridppo._version import __version__
 from hybridppo.commands import tools
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse, show
-from hybridppo.commands.train import Resume, Train, train_command
+from hybridppo.commands.train import Config, Resume, Train, train_command
 from hybridppo.distributed.choosing import require_alone
 from hybridppo.environments.packages import look_in_working_directory
 from hybridppo.errors import ConfigurationError, HybridPPOError, failures, meant_by, shown, shown_error
@@ -20,7 +20,7 @@ from hybridppo.system.signals import as_keyboard_interrupts, flushed
 _FOR_RUNS = (tools.Evaluate, tools.Plot, tools.Report, tools.Play, tools.Export, tools.Push, tools.Watch, tools.Agents)
 _FOR_ENVIRONMENTS = (tools.Check, tools.Placements, tools.Doctor, tools.Benchmark, tools.Tune)
 COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.lower(): kind for kind in (Train, Resume, *_FOR_RUNS, *_FOR_ENVIRONMENTS)
+    kind.__name__.lower(): kind for kind in (Train, Resume, Config, *_FOR_RUNS, *_FOR_ENVIRONMENTS)
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

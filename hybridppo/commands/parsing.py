@@ -19,12 +19,10 @@ import tyro
 
 from hybridppo._lazy import helps
 from hybridppo.agents.ppo.config import DIVIDING
-from hybridppo.agents.registry import AGENTS
 from hybridppo.agents.schedules import sizes_of
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.environments.packages import import_modules
-from hybridppo.errors import ConfigurationError, meant, meant_by, shown
+from hybridppo.errors import ConfigurationError, meant
 from hybridppo.settings import GROUPS, RunOptions, fields_of, is_kept
 from hybridppo.system.messages import printable
 from hybridppo.system.validation import each_once, require_path
@@ -63,7 +61,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "track_tags", "profile", "progress", "verbose",
     ),
     "distributed": ("distributed", "address"),
-    "other": ("debug",),
+    "other": ("debug_training", "debug"),
 }  # fmt: skip
 """The sections of the help of a long command, with the flags that do not follow from a group of options."""
 
@@ -197,27 +195,6 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
             own_values = {flag.name: values[flag.name] for flag in flags if flag.group == each.name}
             found[each.name] = changed_group(defaults.get(each.name, _default_of(each)), own_values)
     return kind(**found)
-
-
-def own_agent(name: str | None) -> type[Any] | None:
-    """The class that `--agent` names as module:Class; None for an agent of the library, or without the flag.
-
-    Raises:
-        ConfigurationError: if there is none.
-    """
-    module, _, kind = (name or "").rpartition(":")
-    if name is None or not module:
-        if name is None or name in AGENTS:
-            return None
-        near = meant_by(name, AGENTS)
-        hint = f": did you mean {near}?" if near else ""
-        rule = f"one of {', '.join(AGENTS)}, or a class as module:Class"
-        raise ConfigurationError(f"--agent must be {rule}, got {shown(name)}{hint}")
-    import_modules(module, " of --agent")
-    found = getattr(sys.modules[module], kind, None)
-    if not (isinstance(found, type) and issubclass(found, tuple(each.agent for each in AGENTS.values()))):
-        raise ConfigurationError(f"--agent {name}: {module} has no subclass {kind} of PPO, DDPG or TD3")
-    return found
 
 
 def changed_group(group: Any, values: Mapping[str, Any]) -> Any:

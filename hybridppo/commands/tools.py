@@ -21,9 +21,9 @@ from hybridppo.commands.parsing import (
     OwnAgent,
     RunDir,
     flags_of,
-    own_agent,
     show,
 )
+from hybridppo.config_files import own_agent
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluation import environment_of, evaluate_agent, like_training, returns_of

@@ -1,10 +1,13 @@
 """`hybridppo train` and `hybridppo resume`."""
 
 import argparse
+import json
+import math
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +16,7 @@ import tyro
 from hybridppo._lazy import helps
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
-from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
+from hybridppo.agents.registry import AnyConfig, name_of
 from hybridppo.auto.auto import Auto, PlacementOptions, options_of
 from hybridppo.commands.parsing import (
     EXIT_DONE,
@@ -23,13 +26,14 @@ from hybridppo.commands.parsing import (
     EnvId,
     OwnAgent,
     RunDir,
-    own_agent,
+    flags_of_command,
     parse,
     show,
 )
+from hybridppo.config_files import USUAL_STEPS, config_type, is_config_file, of_policies, own_agent, read_config
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.packages import source_of
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError
 from hybridppo.errors import command as command_line
 from hybridppo.placements.placement import require_devices
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
@@ -54,7 +58,7 @@ class Train(Command):
     agent: AgentName = "ppo"
     """The algorithm, or a subclass of your own as module:Class. Its settings are flags: --agent td3 --help shows those
     of TD3."""
-    options: RunOptions = field(default_factory=lambda: RunOptions(total_steps=500_000))
+    options: RunOptions = field(default_factory=lambda: RunOptions(total_steps=USUAL_STEPS))
     placement: PlacementOptions = field(default_factory=PlacementOptions)
     environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
     tuned: bool = False
@@ -63,8 +67,8 @@ class Train(Command):
     tuned_from: Path | None = None
     """Use the settings and steps in this file, which `hybridppo tune` has written; other flags change them."""
     settings_of: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE")] = None
-    """Use the settings in a run's config.json: --config runs/x/config.json. Other flags change them, and ENV_ID may be
-    left out."""
+    """Use the options in a file, .yaml, .json or .toml (`hybridppo config ENV_ID` prints one), or those of a run, in
+    its config.json. Other flags win over them, and ENV_ID may be left out if the file names it."""
     run_dir: Path | None = None
     """The folder to make and write to; None for a new one under runs/."""
     seeds: int = 1
@@ -119,8 +123,8 @@ class Train(Command):
         seed = seed if seed is not None else 0 if several else fresh_seed()
         own = ("compiled", "profile", "progress", "verbose")
         given = {**{name: getattr(self, name) for name in own}, **asdict(self.options), **asdict(self.environment)}
-        given |= {"placement": self.placement.resolve(), "config": self._config(), "seed": seed}
-        given |= {"agent": own_agent(self.agent), "debug": self.debug_training}
+        given |= {"placement": self.placement.resolve(), "config": of_policies(self.config, self.policies)}
+        given |= {"seed": seed, "agent": own_agent(self.agent), "debug": self.debug_training}
         if several:
             return self._train_seeds(seed, given)
         result = None
@@ -165,17 +169,39 @@ class Train(Command):
         show(f"run directories: {folder}")
         return EXIT_DONE
 
-    def _config(self) -> Any:
-        """The settings; of several policies, those of the flags, changed by each policy's own."""
-        if self.policies is None:
-            return self.config
-        each = self.policies.items()
-        try:
-            return {name: own if isinstance(own, str) else replace(self.config, **own) for name, own in each}
-        except TypeError as error:
-            raise ConfigurationError(
-                f"--policies must hold an object of PPO's settings for each policy, got {shown(self.policies)}: {error}"
-            ) from error
+
+@dataclass(frozen=True)
+class Config(Train):
+    """Print a file of options for `train --config`: hybridppo config CartPole-v1 > my.yaml.
+
+    It has every option with its words and its default, or the value of a flag. Any line may be left out.
+    """
+
+    def run(self) -> int:
+        """Print the options as YAML."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        lines = ["# hybridppo train --config FILE"]
+        section = ""
+        for flag in sorted(flags_of_command(Train, values), key=lambda flag: flag.name != "env_id"):
+            if flag.name in ("debug", "settings_of", "tuned", "tuned_from", "seeds", "debug_training"):
+                continue
+            if flag.section != section:
+                lines += [
+                    "",
+                    f"# {'-' * 8} {(self.agent.upper() if flag.section == 'agent' else flag.section)} {'-' * 8}",
+                ]
+                section = flag.section
+            lines += ["", *textwrap.wrap(flag.words, 100, initial_indent="# ", subsequent_indent="# ")]
+            lines.append(f"{'env' if flag.name == 'env_id' else flag.name}: {_as_yaml(flag.default)}")
+        show("\n".join(lines))
+        return EXIT_DONE
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as YAML: as JSON, of which YAML has no infinity."""
+    if value == math.inf:
+        return ".inf"
+    return json.dumps(str(value) if isinstance(value, Path) else value, allow_nan=False)
 
 
 def train_command(arguments: Sequence[str], kind: type[Train] = Train) -> Train:
@@ -187,24 +213,35 @@ def train_command(arguments: Sequence[str], kind: type[Train] = Train) -> Train:
             `--agent`.
     """
     agent, path, placement = (_value_among(arguments, flag) for flag in ("--agent", "--config", "--placement"))
-    defaults = _defaults(agent, path, has_placement=placement is not None)
+    defaults: dict[str, Any] = {}
+    if path is not None and is_config_file(path):
+        first = arguments[0] if not arguments[0].startswith("-") else None
+        defaults = _defaults_in_file(path, first, agent)
+    elif path is not None:
+        defaults = _defaults_of_run(path, agent, has_placement=placement is not None)
+    elif agent is not None:
+        defaults = {"agent": agent, "config": config_type(agent)()}
     command = parse(kind, arguments, defaults)
     if command.tuned or command.tuned_from is not None:
         return parse(kind, arguments, command.tuned_defaults())
-    if command.settings_of is not None and command.env_id != defaults["env_id"]:
-        # Another environment gets neither the arguments nor the imports of this one.
+    if path is None or command.env_id == defaults.get("env_id"):
+        return command
+    if is_config_file(path):
+        defaults = _defaults_in_file(path, command.env_id, agent)
+    else:  # another environment gets neither the arguments nor the imports of this one
         defaults["environment"] = replace(defaults["environment"], env_kwargs=None, imports="")
-        return parse(kind, arguments, defaults)
-    return command
+    return parse(kind, arguments, defaults)
 
 
-def _defaults(agent: str | None, path: str | None, *, has_placement: bool) -> dict[str, Any]:
-    """The defaults of the flags for an agent, and from the settings in a file."""
-    if path is None:
-        if agent is None:
-            return {}
-        kind: Any = own_agent(agent) or AGENTS[agent].agent
-        return {"agent": agent, "config": kind.config_type()}
+def _defaults_in_file(path: str, env_id: str | None, agent: str | None) -> dict[str, Any]:
+    """The options in a file, as defaults of the flags."""
+    found = read_config(path, env_id, agent)
+    own = {"env_id" if name == "env" else name: value for name, value in found.own.items()}
+    return {**found.groups, **own}
+
+
+def _defaults_of_run(path: str, agent: str | None, *, has_placement: bool) -> dict[str, Any]:
+    """The settings of a run, as defaults of the flags."""
     settings = Settings.read(RunDirectory.open(path))
     config, policies, own = settings.config, None, own_agent(agent)
     _require_no_python(path, settings, own)

@@ -155,7 +155,7 @@ def fault_of(block: Block) -> str | None:
             None if re.search(reason.sign, block.text) else f"it is not run because it {reason.words}: nothing shows it"
         )
     if block.language not in SHELLS:
-        is_known = block.language in ("python", "json", *DIRECTIVES)
+        is_known = block.language in ("python", "json", "yaml", *DIRECTIVES)
         return None if is_known else f"blocks of {block.language!r} are not run: give a reason in NOT_RUN"
     for command in block.commands:
         reason = reason_for(command)
@@ -174,7 +174,7 @@ def test_every_block_is_run_or_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("language", "text", "fault"),
     [
-        ("yaml", "a: 1\n", "blocks of 'yaml' are not run"),
+        ("toml", "a = 1\n", "blocks of 'toml' are not run"),
         ("", "hybridppo train CartPole-v1\n", "blocks of '' are not run"),
         ("console", "$ hybridppo doctor\n$ git status\n", "give a reason in NOT_RUN: git status"),
         ("console", "hybridppo train CartPole-v1\n", "behind `$ `"),
@@ -369,7 +369,7 @@ WITH_PROGRESS = ("train", "resume", "evaluate", "placements", "tune", "benchmark
 
 def shortened(command: str) -> list[str]:
     """The arguments of a command, changed so that it has less to do."""
-    name, *arguments = shlex.split(command, comments=True)[1:]
+    name, *arguments = shlex.split(command.partition(" > ")[0], comments=True)[1:]
     if "--help" in arguments:
         return [name, *arguments]
     arguments = ["CartPole-v1" if argument == "MyEnv-v0" else argument for argument in arguments]
@@ -405,6 +405,8 @@ def test_commands_are_shortened_and_otherwise_what_they_are() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_commands_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for other in blocks_of(block.page):
+        if other.language == "yaml":
+            (folder / "my.yaml").write_text(other.text)
         if other.language == "json":
             suites = json.loads(other.text)
             (folder / "mine.json").write_text(other.text)

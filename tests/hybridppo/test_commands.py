@@ -163,8 +163,10 @@ def test_settings_that_the_command_line_cannot_have_are_refused(
 
 
 def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("train", "--config", tmp_path / "none.json", *QUIET) == 1
+    assert run("train", "--config", tmp_path / "none", *QUIET) == 1
     assert "is no run directory" in capsys.readouterr().err
+    assert run("train", "--config", tmp_path / "none.json", *QUIET) == 2
+    assert "none.json does not exist" in capsys.readouterr().err
 
 
 def test_commands_that_begin_in_the_same_second_take_folders_of_their_own(
@@ -525,7 +527,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], "there is no command 'trian': did you mean train?"),
         (
             ["train", "CartPole-v1", "--agent", "dpg"],
-            "--agent must be one of ppo, ddpg, td3, or a class as module:Class, got 'dpg': did you mean ddpg",
+            "agent must be one of ppo, ddpg, td3, or a class as module:Class, got 'dpg': did you mean ddpg",
         ),
         (
             ["train", "--env-id", "CartPole-v1"],

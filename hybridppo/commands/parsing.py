@@ -43,7 +43,7 @@ USUAL = (
 """The flags that people use most, which come first in the help."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "": USUAL,
-    "run": ("tuned", "tuned_from", "policies"),
+    "run": ("tuned", "tuned_from", "policies", "seeds"),
     "environment": (),
     "agent": (),
     "network": (

@@ -110,7 +110,7 @@ WRONG = {
     "gamma: 2": "line 2: gamma must lie between 0 and 1, got 2.0",
     "num_envs: 2.5": "line 2: num_envs must be a whole number",
     "total_steps: 0": "line 2: total_steps must be a whole number of at least 1, got 0",
-    "agent: dpg": "line 2: agent must be one of ppo, ddpg, td3, got 'dpg'",
+    "agent: dpg": "line 2: agent must be one of ppo, ddpg, td3, or a class as module:Class, got 'dpg'",
     "env_kwarg: {size: 8}": "line 2: there is no option 'size' for the environment 'env_kwarg'",
     "Other-v0: {gamma: 3}": "line 2: gamma must lie",
     "seed: 2": "cannot be read: 'seed' comes twice",

@@ -893,7 +893,7 @@ def test_a_configuration_of_ones_own_has_flags_and_is_kept(
     for arguments, message in {
         ("resume", "run"): "own agent, 'WithBonus': pass it again in Python, as agent=... or --agent module:Class",
         ("train", "CartPole-v1", "--agent=bonus_agents:Nothing"): "bonus_agents has no subclass Nothing of PPO, DDPG",
-        ("train", "CartPole-v1", "--agent=no_such:Thing"): "the module 'no_such' of --agent cannot be imported",
+        ("train", "CartPole-v1", "--agent=no_such:Thing"): "the module 'no_such' of agent cannot be imported",
     }.items():
         assert command(*arguments) > 0
         assert message in capsys.readouterr().err

@@ -43,7 +43,7 @@ USUAL = (
 """The flags that people use most, which come first in the help."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "": USUAL,
-    "run": ("tuned", "tuned_from", "policies", "seeds"),
+    "run": ("tuned", "tuned_from", "policies", "seeds", "debug_training"),
     "environment": (),
     "agent": (),
     "network": (
@@ -61,7 +61,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "track_tags", "profile", "progress", "verbose",
     ),
     "distributed": ("distributed", "address"),
-    "other": ("debug_training", "debug"),
+    "other": ("debug",),
 }  # fmt: skip
 """The sections of the help of a long command, with the flags that do not follow from a group of options."""
 

@@ -348,9 +348,8 @@ class Sampler:
             "final_observations": np.stack([final for _, _, final in finals]) if finals else self._no_rows(0),
             "returns_so_far": returns,
             "turns": None if turns is None or self._plan.memory is None else turns[None],
-            **buffer.infos,
+            **infos_of_steps(buffer.infos, valid),
         }
-        require_all(buffer.infos, valid)
         tensors = {name: torch.from_numpy(array) for name, array in columns.items() if array is not None}
         return Rollout(actions=actions, log_probs=log_probs, version=version, **tensors)
 
@@ -609,14 +608,16 @@ class LocalFiller(Stepper):
         self._environments.close()
 
 
-def require_all(infos: Mapping[str, Array], valid: Array) -> None:
-    """Refuse steps of agents that take turns without an entry of infos that each step must have."""
-    for name, column in infos.items():
-        if np.isnan(column[valid]).any():
+def infos_of_steps(infos: Mapping[str, Array], valid: Array) -> dict[str, Array]:
+    """The columns of infos with zeros in rows that are not steps; an agent that takes turns may lack an entry."""
+    found = {name: np.where(valid, column, np.float32(0.0)) for name, column in infos.items()}
+    for name, column in found.items():
+        if np.isnan(column).any():
             raise EnvError(
                 f"the info that an agent gets after its turn has no {name!r}, which every step must have (step_infos): "
                 "let the environment, or a wrapper, write it in every step"
             )
+    return found
 
 
 def num_ends(buffer: Rollout, first: int, end: int) -> int:

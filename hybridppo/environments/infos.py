@@ -67,15 +67,15 @@ class InfoNumbers:
         Args:
             column: the column of the rollout.
             info: its info.
-            may_lack: whether the step may have begun later: missing entries are nan then (`require_all`).
+            may_lack: whether the step may have begun later: missing entries are nan then (`infos_of_steps`).
 
         Raises:
             BadValueError: if an entry is not a finite number, or an entry of each step is missing.
         """
         if column in self.left_out:
             return
-        entries = info if isinstance(info, Mapping) else {}
-        for name in self._entries.among(entries):
+        entries = info if isinstance(info, (dict, Mapping)) else {}  # `dict` first, which is faster
+        for name in self._entries.among(entries) if self.names else ():
             if (value := entries.get(name)) is not None:
                 self._count(column, name, finite(name, value, "info_metrics"))
         for name, rows in self.written.items():

@@ -125,6 +125,25 @@ def test_columns_stay_with_their_steps(options: dict[str, Any]) -> None:
     assert 1.0 < metrics["cost"] < 5.0
 
 
+class Failing(Spending):
+    """Fails once in the middle of an episode."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        Failing.steps += 1
+        if Failing.steps == 50:
+            raise RuntimeError("the market is closed")
+        return super().step(action)
+
+
+def test_episodes_that_a_restart_has_broken_off_have_zeros() -> None:
+    """`Looking` compares all rows: those before the failure in its episode are not steps."""
+    Failing.steps = 0
+    found = costs(Failing, on_env_error="restart", total_steps=64)
+    assert (found == 0.0).sum() == 3
+
+
 class Paying(Matching):
     """The cost of each agent is its reward and the number of the step."""
 

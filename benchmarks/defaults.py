@@ -3,7 +3,7 @@
     python benchmarks/defaults.py
     python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
-    python benchmarks/defaults.py --candidates library,beta --environments continuous --output beta.json
+    python benchmarks/defaults.py --candidates library,beta --environments continuous
 
 Each run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
 probable actions. Runs that are already in the results are skipped, so it can be stopped and continued. The table

@@ -30,6 +30,7 @@ MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
 TABLES: dict[str, Callable[[Result], str]] = {
+    "beta": lambda result: defaults.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"]),
     "field": field.as_markdown,
     "gpu": gpu.as_markdown,

@@ -5,6 +5,7 @@
 # make gpu      the tests that need a CUDA device (options: make gpu ARGS="-k resume --last-failed")
 # make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
+# make notebooks  run the notebooks, and store their outputs in them (options: make notebooks ARGS="01 06")
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
@@ -14,7 +15,7 @@
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test oldest lint slow gpu extras docs wheel bench bench-peers bench-all bench-gpu clean
+.PHONY: train test oldest lint slow gpu extras docs notebooks wheel bench bench-peers bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -52,6 +53,9 @@ extras: $(VENV)/installed-extras
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/site.py $(ARGS)
+
+notebooks: $(VENV)/installed-extras
+	$(BIN)/python scripts/notebooks.py $(ARGS)
 
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py $(ARGS)

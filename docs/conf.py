@@ -9,7 +9,7 @@ from sphinx.addnodes import index
 from hybridppo import __version__
 
 project = "hybridppo"
-author = "The hybridppo maintainers"
+author = copyright = "The hybridppo maintainers"
 release = version = __version__
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "docs/developers/*.md", "notebooks/*.ipynb", "benchmarks/README.md", "CHANGELOG.md"]

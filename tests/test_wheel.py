@@ -30,6 +30,7 @@ EVERYWHERE = {
     "hybridppo/tools/tuned.json",
     "hybridppo/tools/pretrained/CartPole-v1.safetensors",
     "hybridppo/tools/report.html",
+    "hybridppo/tools/model_card.md",
 }
 
 

@@ -206,7 +206,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self.baseline = Candidate("cpu", "cpu", self.limits.num_workers or 0, self.limits.torch_threads)
-        self._start, self._budget, self._share = time.perf_counter(), PLANNED * MAX_SECONDS, 1.0
+        self._began = self._start = time.perf_counter()
+        self._budget, self._share = PLANNED * MAX_SECONDS, 1.0
         self._is_awake = is_cuda_awake()
 
     def run(self) -> Candidate:
@@ -347,7 +348,7 @@ class Search:
             others = reasons_against(self.trials.values(), self.best, limits.max_lag)
             others += [f"overlap: {LAGS}"] if limits.cores > 1 and not limits.max_lag else []
         return {
-            "seconds": time.perf_counter() - self._start,
+            "seconds": time.perf_counter() - self._began,
             "left_out": [*self.left_out, *others],
             "chosen": chosen.label,
             "line": self.line(),

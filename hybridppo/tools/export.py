@@ -99,7 +99,7 @@ class TorchPolicy(nn.Module):
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
         self._lay_out_row(agent)
         names = _names("observation", [path for _, path in self.parts])
-        own = [(tuple(leaf.space.shape), _dtype(leaf)) for leaf, _ in self.parts]
+        own = [(tuple(leaf.space.shape), torch.from_numpy(np.zeros(0, _dtype(leaf))).dtype) for leaf, _ in self.parts]
         self._inputs = dict(zip(names, own, strict=True))
         """The shape of each input, without the batch, and its type."""
         optional = {"action_mask": (self.mask_size, torch.int8), "state": (self.state_size, torch.float32)}
@@ -153,8 +153,7 @@ class TorchPolicy(nn.Module):
     def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> dict[str, Array]:
         """The inputs for one observation of the environment, a batch of one each."""
         arrays: list[Array] = [
-            leaf.checked(reduce(getitem, path, observation))[None].astype(_dtype_of_numpy(leaf))
-            for leaf, path in self.parts
+            leaf.checked(reduce(getitem, path, observation))[None].astype(_dtype(leaf)) for leaf, path in self.parts
         ]
         if self._masked is not None:
             arrays.append(self._masked.mask_row(action_mask)[None].astype(np.int8))
@@ -303,14 +302,10 @@ def _is_choice(leaf: Kind[Any]) -> TypeGuard[ChoicesKind]:
     return isinstance(leaf, ChoicesKind) and not isinstance(leaf, MultiBinaryKind)
 
 
-def _dtype_of_numpy(leaf: Kind[Any]) -> "np.dtype[Any]":
+def _dtype(leaf: Kind[Any]) -> "np.dtype[Any]":
     """The type of an input: its space's, if all network formats have it, else float32."""
     dtype = np.dtype(leaf.space.dtype)
     return dtype if dtype.kind in "bi" or dtype.name in ("uint8", "float32", "float64") else np.dtype(np.float32)
-
-
-def _dtype(leaf: Kind[Any]) -> torch.dtype:
-    return torch.from_numpy(np.zeros(1, _dtype_of_numpy(leaf))).dtype
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Needs huggingface_hub (the extra `hub`), which also reads the token: `hf auth lo
 
 import shutil
 import tempfile
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +27,8 @@ from hybridppo.tools.play import play
 from hybridppo.tools.report import VIDEO
 
 PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
-PAGE = """
-# {agent} in {env}
-
-**{returns}**, with {actions} actions (seed {seed}). Trained with hybridppo {version} for {steps:,} steps.
-
-## Use
-
-```python
-import hybridppo
-
-agent = hybridppo.pretrained({name!r})
-print(hybridppo.evaluate_agent(agent, {env!r}, episodes={episodes}{kwargs}).return_mean)
-action = agent.act(observation)
-```
-
-`pip install '.[hub]'` in a clone of hybridppo installs what this needs. The agent is safetensors and JSON:
-loading it runs no code.
-
-## Training
-
-Settings that differ from the defaults; [card.json](card.json) has the curve and all versions:
-
-```json
-{settings}```
-"""
+PAGE = resources.files("hybridppo.tools") / "model_card.md"
+"""The text of a model's page, with a name in braces for each part."""
 
 
 def push_to_hub(
@@ -146,7 +124,7 @@ def page_of(card: Card) -> str:
         model_name=card["agent"],
         eval_results=[result],
     )
-    text = PAGE.format(
+    text = PAGE.read_text(encoding="utf-8").format(
         agent=card["agent"].upper(), env=card["env"], name=card["name"], episodes=evaluation["episodes"],
         returns=shown_returns(mean, deviation, evaluation["episodes"]).capitalize(), seed=evaluation["seed"],
         actions="deterministic" if evaluation["deterministic"] else "stochastic", steps=card["total_steps"],

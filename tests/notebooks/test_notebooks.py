@@ -1,10 +1,12 @@
-"""Notebooks run from top to bottom, and are stored without their outputs."""
+"""Notebooks run from top to bottom, and are stored with the outputs of their code."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import start_python
+
+from scripts.notebooks import digest_of
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -74,20 +76,28 @@ def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch)
         notebook, kernel_name="python3", timeout=SECONDS, resources={"metadata": {"path": str(path.parent)}}
     )
     client.execute()
+    assert_shows_what_it_says(notebook, path.stem)
+
+
+def assert_shows_what_it_says(notebook: Any, name: str) -> None:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output for output in outputs if output.output_type == "error"] == []
     shown = {kind for output in outputs for kind in output.get("data", {})}
-    assert ("text/markdown" if path.stem in OF_TABLES else "image/png") in shown
+    assert ("text/markdown" if name in OF_TABLES else "image/png") in shown
     text = "".join(output.text for output in outputs if output.output_type == "stream")
-    assert [said for said in SAID[path.stem] if said not in text] == []
+    assert [said for said in SAID[name] if said not in text] == []
 
 
 @every_notebook
-def test_it_is_kept_without_outputs(path: Path) -> None:
+def test_it_is_kept_with_the_outputs_of_its_code(path: Path) -> None:
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
+    assert notebook.metadata.get("outputs_of") == digest_of(notebook), f"run: make notebooks ARGS={path.stem}"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert [cell for cell in code if cell.outputs or cell.execution_count is not None] == []
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert_shows_what_it_says(notebook, path.stem)
+    text = path.read_text(encoding="utf-8")
+    assert not any(own in text for own in (str(ROOT), "/root/", "/dev/shm"))
+    assert len(text) < 400_000

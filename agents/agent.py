@@ -196,6 +196,8 @@ class PolicyAgent:
     """Name of the agent in files."""
     config_type: ClassVar[Any]
     """The class of its hyperparameters. A subclass may have a dataclass with further fields."""
+    custom_parts: ClassVar[tuple[str, ...]] = ("modules", "schedules")
+    """Names of the arguments for custom parts."""
     keeps_final_observations: ClassVar[bool] = False
     """Whether a subclass needs the last observations of episodes that terminated: then `final_rows` and
     `final_observations` of rollouts have them beside those of truncated episodes, from which the library bootstraps."""
@@ -571,12 +573,10 @@ class PolicyAgent:
                 measured = loop.steps((minibatch, (None,)) for minibatch in minibatches)
         finally:
             self.parameters.gradient.zero_()  # gradients by hand leave those of modules as they are
-        losses, values = torch.stack([of_step[0] for of_step in measured]), self.parameters.values.data
-        mean, norm = torch.stack((losses.mean(), values.dot(values))).tolist()
-        if not math.isfinite(mean + norm):
-            quantities = {"a loss of optimize": losses, "the norm of the parameters": values.dot(values)}
-            raise diverged("in optimize", quantities.items(), self.current)
-        return float(mean)
+        losses = torch.stack([of_step[0] for of_step in measured])
+        if not math.isfinite(mean := float(losses.mean())):
+            raise diverged("in optimize", [("a loss", losses)], self.current)
+        return mean
 
     def _changing(self) -> list[Tensor]:
         """All tensors that an update changes before its end."""

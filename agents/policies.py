@@ -262,6 +262,8 @@ class Policies:
 
     name: ClassVar[str] = "policies"
     """Name of the agent in files."""
+    config_type = PoliciesConfig
+    custom_parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: PoliciesConfig, *, seed: int = 0

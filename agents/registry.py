@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import torch
 
 from hybridppo.agents.agent import PolicyAgent
-from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig, TD3Config
+from hybridppo.agents.ddpg import DDPG, TD3, DDPGConfig
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
@@ -22,47 +22,28 @@ AnyConfig = PPOConfig | DDPGConfig | PoliciesConfig
 """Every configuration; TD3's is a DDPG's."""
 
 
-@dataclass(frozen=True)
-class AgentKind:
-    """The data that the library needs of an agent besides its name."""
-
-    agent: type[Any]
-    config: type[Any]
-    parts: tuple[str, ...] = ()
-    """Names of the arguments for custom parts."""
-
-
-OF_PPO = ("loss", "networks", "advantages", "action_distribution", "modules")
+OF_PPO = PPO.custom_parts[:-1]
 """PPO's arguments for custom parts, besides schedules."""
-AGENTS: dict[str, AgentKind] = {
-    "ppo": AgentKind(PPO, PPOConfig, parts=(*OF_PPO, "schedules")),
-    "ddpg": AgentKind(DDPG, DDPGConfig, parts=("modules", "schedules")),
-    "td3": AgentKind(TD3, TD3Config, parts=("modules", "schedules")),
-}
+AGENTS: dict[str, type[PPO] | type[DDPG]] = {kind.name: kind for kind in (PPO, DDPG, TD3)}
 """The agents by their names in `config.json` and on the command line."""
 
 
-_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig)}
-"""All agents, including that of several policies, which has no name on the command line."""
-
-
 def name_of(config: AnyConfig) -> str:
-    """The name of the agent for a configuration.
+    """The name of the agent for a configuration; raises as `agent_class`."""
+    return agent_class(config).name
+
+
+def agent_class(config: AnyConfig) -> type[AnyAgent]:
+    """The agent's class for a configuration.
 
     Raises:
         ConfigurationError: if it is not the configuration of an agent.
     """
-    for name, kind in reversed(_KINDS.items()):  # TD3's is a DDPG's, too
-        if isinstance(config, kind.config):
-            return name
-    kinds = ", ".join(kind.config.__name__ for kind in AGENTS.values())
+    for kind in (TD3, DDPG, PPO, Policies):  # TD3's is a DDPG's, too
+        if isinstance(config, kind.config_type):
+            return kind
+    kinds = ", ".join(kind.config_type.__name__ for kind in AGENTS.values())
     raise ConfigurationError(f"config must be one of {kinds}, got {shown(config)}")
-
-
-def agent_class(config: AnyConfig) -> type[AnyAgent]:
-    """The agent's class for a configuration."""
-    found: type[AnyAgent] = _KINDS[name_of(config)].agent
-    return found
 
 
 def default_config(agent: object) -> AnyConfig:
@@ -88,11 +69,10 @@ def make_agent(
         ConfigurationError: if the agent has no such part, or a subclass takes a name of the library's.
         EnvError: if a space is not supported.
     """
-    name = name_of(config)
     given = {part: value for part, value in parts.items() if value is not None}
     for part in given:
-        if part not in _KINDS[name].parts:
-            raise ConfigurationError(f"{part}=... is for other agents than {name}: leave it out")
+        if part not in kind.custom_parts:
+            raise ConfigurationError(f"{part}=... is for other agents than {kind.name}: leave it out")
     make: Callable[..., AnyAgent] = kind
     if issubclass(kind, PolicyAgent):
         config = config.in_class(kind.config_type)
@@ -139,7 +119,7 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
     if agent == Policies.name:
         policies = {name: PPOConfig(**each) for name, each in settings["policies"].items()}
         return PoliciesConfig(policies, settings["agents"], tuple(settings.get("played", ())))
-    made: AnyConfig = AGENTS[agent].config(**settings)
+    made: AnyConfig = AGENTS[agent].config_type(**settings)
     return made
 
 

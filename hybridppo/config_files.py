@@ -111,7 +111,7 @@ def read_config(path: str | os.PathLike[str], env_id: str | None = None, agent: 
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise ConfigurationError(f"{file} must hold options by name, as num_envs: 8, got {shown(content)}")
     every = {*OWN, *fields_of(RunOptions, EnvironmentOptions, PlacementOptions)}
-    every |= fields_of(*(kind.config for kind in AGENTS.values())).keys()
+    every |= fields_of(*(kind.config_type for kind in AGENTS.values())).keys()
     sections = {name: own for name, own in content.items() if name not in every and isinstance(own, dict)}
     values = {name: value for name, value in content.items() if name not in sections}
     env_id = values.get("env", next(iter(sections)) if len(sections) == 1 else None) if env_id is None else env_id
@@ -186,7 +186,7 @@ def own_agent(name: str | None) -> type[Any] | None:
         raise ConfigurationError(f"agent must be {rule}, got {shown(name)}{hint}")
     import_modules(module, " of agent")
     found = getattr(sys.modules[module], kind, None)
-    if not (isinstance(found, type) and issubclass(found, tuple(each.agent for each in AGENTS.values()))):
+    if not (isinstance(found, type) and issubclass(found, tuple(AGENTS.values()))):
         raise ConfigurationError(f"agent {name}: {module} has no subclass {kind} of PPO, DDPG or TD3")
     return found
 
@@ -197,7 +197,7 @@ def config_type(agent: str) -> type[Any]:
     Raises:
         ConfigurationError: if there is no such agent.
     """
-    kind: Any = own_agent(agent) or AGENTS[agent].agent
+    kind: Any = own_agent(agent) or AGENTS[agent]
     found: type[Any] = kind.config_type
     return found
 

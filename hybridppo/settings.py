@@ -375,7 +375,7 @@ def changeable_names() -> list[str]:
 
 def is_kept(name: str) -> bool:
     """Whether this is a setting or an option that `resume` cannot change."""
-    settings = fields_of(*GROUPS, *(kind.config for kind in AGENTS.values()))
+    settings = fields_of(*GROUPS, *(kind.config_type for kind in AGENTS.values()))
     return name in {"config", *settings} - {*changeable_names()}
 
 
@@ -428,7 +428,7 @@ def _hint(name: str, ours: list[str], keywords: Mapping[str, Any]) -> str:
     config = keywords.get("config")
     if "config" in ours:
         config = config if isinstance(config, OfOnePolicy) else default_config(keywords.get("agent"))
-        for kind in (*(each.config for each in reversed(AGENTS.values())), type(config)):
+        for kind in (*(each.config_type for each in reversed(AGENTS.values())), type(config)):
             holders = dict.fromkeys(fields_of(kind), f"config={kind.__name__}({{}})")
             others |= holders
     elif "run_dir" in ours and is_kept(name):  # of `resume`
@@ -712,7 +712,7 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
     says whether it is one of them (`can_change_result`).
     """
     agent, values = found["agent"], {**found, **found["config"]}
-    options = {**fields_of(AGENTS[agent].config), **fields_of(*GROUPS)}
+    options = {**fields_of(AGENTS[agent].config_type), **fields_of(*GROUPS)}
     names = [name for name in options if name in values and name != "seed"]
     decided = {name: values[name] for name in names if can_change_result(options[name], values)}
     decided |= {"agent": agent, "own": found["own"], **placement_settings_of_result(found["placement"])}

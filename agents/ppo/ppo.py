@@ -80,6 +80,7 @@ class PPO(PolicyAgent):
     name: ClassVar[str] = "ppo"
     """Name of the agent in files."""
     config_type = PPOConfig
+    custom_parts = ("loss", "networks", "advantages", "action_distribution", "modules", "schedules")
     config: PPOConfig
     current: PPOConfig
 

@@ -212,7 +212,7 @@ def _settings(run: Run) -> str:
     """A table of the options of each policy; those that differ from their defaults are bold."""
     tables = []
     for each in by_policy(run):
-        options = fields_of(AGENTS[each.config.get("agent", "ppo")].config, *GROUPS)
+        options = fields_of(AGENTS[each.config.get("agent", "ppo")].config_type, *GROUPS)
         values = {**each.config, **each.config["config"]}
         found = {name: values[name] for name in options if name in values}
         usual = {name: option.default for name, option in options.items() if option.default is not MISSING}

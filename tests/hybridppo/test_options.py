@@ -150,7 +150,7 @@ def test_every_option_says_whether_it_can_change_a_result(group: type) -> None:
 
 
 def test_no_agent_is_forgotten() -> None:
-    configs = {kind.config for kind in AGENTS.values()}
+    configs = {kind.config_type for kind in AGENTS.values()}
     assert {*GROUPS, *configs} == {*CHANGES_RESULT, DDPGConfig}  # whose fields are TD3's, too
 
 
@@ -348,7 +348,7 @@ def test_an_argument_of_another_library_is_converted(given: dict[str, Any], mean
 
 def test_every_name_that_a_hint_may_give_is_one_of_ours() -> None:
     ours = {*OPTIONS, *inspect.signature(hybridppo.train).parameters, "env_id"}
-    ours |= fields_of(*(kind.config for kind in AGENTS.values())).keys()
+    ours |= fields_of(*(kind.config_type for kind in AGENTS.values())).keys()
     named = {*_OF_ONE_MEANING, *(name for name, *_ in _CONVERTED.values())}
     assert named - ours <= {"checkpoint_every", "critic_hidden_sizes"}
 

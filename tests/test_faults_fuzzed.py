@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a case that hangs is
 def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run() -> None:
     from tools.fuzz import fuzz  # and with it hypothesis, which only this test needs
 
-    endings = fuzz(30, seed=1)
+    endings = fuzz(30, seed=3)
     assert endings.total() == 30
     # None of the kinds was left out: what works, and what is refused by each part.
     assert min(endings[name] for name in ("worked", "ConfigurationError", "RunDirectoryError", "CheckpointError")) > 0

@@ -179,6 +179,8 @@ class Play(_Acts):
     """Another run, or an agent's file. Its agent has all players but the first."""
     human: str | None = None
     """The agent that you play, as player_1: the terminal asks for its actions, and --window shows the game's window."""
+    agent: OwnAgent = None
+    """The class of the agents, if it is one of your own."""
     most_steps: int | None = None
     """Steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
 
@@ -186,7 +188,7 @@ class Play(_Acts):
         """Play, and print the returns."""
         from hybridppo.tools.play import play
 
-        played = play(**self.arguments())
+        played = play(**self.arguments("agent"), agent=own_agent(self.agent))
         for line in episode_lines(played, by_kind=self.against is None and self.human is None):
             show(line)
         if played.episodes < self.episodes:
@@ -225,12 +227,14 @@ class Export(Command):
     """Number of observations on which the file is compared with the agent; 0 to skip the comparison."""
     policy: str | None = None
     """The name of the policy to export, if the run has several."""
+    agent: OwnAgent = None
+    """The class of the agent, if it is one of your own."""
 
     def run(self) -> None:
         """Export, and print what was compared."""
         from hybridppo.tools.export import export
 
-        exported = export(**self.arguments())
+        exported = export(**self.arguments("agent"), agent=own_agent(self.agent))
         if exported.steps_checked:
             show(
                 f"compared with the agent on {exported.steps_checked} observations: outputs differ by at most "

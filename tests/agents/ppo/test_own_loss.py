@@ -884,6 +884,7 @@ def test_a_configuration_of_ones_own_has_flags_and_is_kept(
     assert other.agent.config.scales == (3, 4)
     assert command("resume", "run", "--total-steps=64", "--agent=bonus_agents:WithBonus", "--no-progress") == 0
     assert command("evaluate", "run", "--episodes=1", "--agent=bonus_agents:WithBonus", "--no-progress") == 0
+    assert command("export", "run", "policy.npz", "--check-steps=2", "--agent=bonus_agents:WithBonus") == 0
     loaded = hybridppo.load("run", agent=bonus_agents.WithBonus)
     assert torch.equal(loaded.parameters.values, twin.agent.parameters.values)
     assert loaded.config == twin.agent.config

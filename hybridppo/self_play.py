@@ -218,7 +218,7 @@ class OpponentPools(Callback):
         folder: the folder for snapshots; None for a temporary one.
 
     Raises:
-        ConfigurationError: if the agent is not PPO.
+        ConfigurationError: if the agent is not PPO, or its snapshots cannot act.
     """
 
     is_of_library = True
@@ -227,6 +227,10 @@ class OpponentPools(Callback):
         agent: Any = runner.agent
         if not isinstance(agent, (PPO, Policies)):
             raise ConfigurationError(ONLY_PPO)
+        for part in {"networks", "action_distribution"} & agent.own.keys():
+            raise ConfigurationError(
+                f"self_play loads snapshots, which files hold without {part}: leave one of both out"
+            )
         self._options, self._sampler, self._group = SelfPlay(**options), runner.sampler, runner.group
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]

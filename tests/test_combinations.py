@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_choice import Choice
 from ppo_settings import ppo_config
 from selection import only_by_default
 from stop_after import interrupt_at
@@ -19,6 +20,7 @@ from toy_combined import Toy, ToyAgents
 
 import hybridppo
 from hybridppo import Central, Mirrored, MultiLearner, SelfPlay, TD3Config
+from hybridppo.networks.making import actor_and_critic
 from hybridppo.networks.modes import supports_bf16
 from hybridppo.rollouts.advantages import gae
 
@@ -189,12 +191,13 @@ WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not i
     "Central": Feature(options={"distributed": Central(2)}),
     "an agent of your own": Feature(options={"agent": OwnPPO}),
     "advantages of your own": Feature(options={"advantages": gae}),
-    "networks of your own": Feature(options={"networks": lambda *_: None}),
+    "networks of your own": Feature(options={"networks": actor_and_critic}),
     "schedules that are functions": Feature(
         {"anneal_learning_rate": False}, {"schedules": {"learning_rate": lambda progress: 1e-3 * (1.0 - progress)}}
     ),
     "keys of observations": Feature({"actor_keys": ("own",)}),
     "TD3": Feature(options={"config": TD3Config(num_envs=2)}, env={"kind": "numbers"}),
+    "a distribution of your own": Feature(options={"action_distribution": Choice}),
 }
 """To add an option, add a line."""
 SINGLE, NO_MAPPING = "whole episodes come from one environment", "does not work with several policies (config is a"
@@ -213,6 +216,7 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "advantages of your own": {"several policies": f"advantages {NO_MAPPING}"},
     "networks of your own": {
         "several policies": f"networks {NO_MAPPING}",
+        "self-play": "self_play loads snapshots, which files hold without networks",
         "critics that see more": "critic_observes='all' is for the library's networks, and networks= was given",
     },
     "schedules that are functions": {"several policies": f"schedules that are functions {NO_MAPPING}"},
@@ -221,6 +225,10 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
         "several policies": "have a PPOConfig for each policy",
         "self-play": "self_play is for PPO (PPOConfig): leave it out",
         "turns": "an agent with a replay buffer learns from environments of one agent",
+    },
+    "a distribution of your own": {
+        "several policies": f"action_distribution {NO_MAPPING}",
+        "self-play": "self_play loads snapshots, which files hold without action_distribution",
     },
 }  # fmt: skip
 """For each option and way, the text of the error."""

@@ -127,11 +127,6 @@ class SquashedGaussian(DiagonalGaussian):
         # If both bounds are equal, the width is 0 and has no logarithm; there is nothing to choose.
         widths = self.half_width[self.half_width > 0.0]
         self.log_half_widths = float(np.log(widths.astype(np.float64)).sum())
-        self._quadrature_on: dict[Any, tuple[Tensor, Tensor]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out tensors on devices: a worker that receives this may have neither the device nor torch."""
-        return {**vars(self), "_quadrature_on": {}}
 
     def _scaled(self, actions: Any) -> Any:
         return self.center + self.half_width * namespace_of(actions).tanh(actions)
@@ -143,7 +138,7 @@ class SquashedGaussian(DiagonalGaussian):
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability and entropy of the normals, corrected for squashing."""
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
-        points, weights = self._quadrature(outputs.device)
+        points, weights = _quadrature_on(outputs.device)
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
         # [..., d, 1] -> [..., d, nodes]
         slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
@@ -151,15 +146,6 @@ class SquashedGaussian(DiagonalGaussian):
 
     def _squashed(self, log_prob: Tensor, actions: Tensor) -> Tensor:
         return log_prob - _log_slope(actions).sum(-1) - self.log_half_widths
-
-    def _quadrature(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Copied to a device once: a copy at each step would make it wait, and a CUDA graph cannot record it."""
-        import torch
-
-        if device not in self._quadrature_on:
-            points, weights = (torch.as_tensor(array, device=device) for array in quadrature())
-            self._quadrature_on[device] = points, weights
-        return self._quadrature_on[device]
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """That of the normals: squashing changes the log-probability by a constant, and the entropy by a mean."""
@@ -209,3 +195,11 @@ def quadrature() -> tuple[Array, Array]:
     points = np.linspace(-FURTHEST, FURTHEST, NODES)
     weights = np.exp(-0.5 * points**2)
     return points.astype(np.float32), (weights / weights.sum()).astype(np.float32)
+
+
+@cache
+def _quadrature_on(device: Any) -> tuple[Tensor, ...]:
+    """`quadrature` on a device, copied once: a copy at each step would make it wait, and a graph cannot record it."""
+    import torch
+
+    return tuple(torch.as_tensor(array, device=device) for array in quadrature())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
+from own_choice import Choice
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.nn.functional import softplus
@@ -78,26 +79,6 @@ class Mixture(ActionDistribution):
         logits, means, stds = self.parts(outputs)
         of_each = Normal(means, stds).log_prob(actions.unsqueeze(-1))
         return (logits.log_softmax(-1) + of_each).logsumexp(-1).sum(-1)
-
-
-class Choice(ActionDistribution):
-    """A choice, with an action mask or without."""
-
-    def __init__(self, space: Any) -> None:
-        super().__init__(space)
-        self.output_size = self.noise_size = self.mask_size = int(space.n)
-
-    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        return (outputs - (-torch.special.log_ndtr(noise)).log()).argmax(-1)
-
-    def mode(self, outputs: Tensor) -> Tensor:
-        return outputs.argmax(-1)
-
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        return Categorical(logits=outputs).log_prob(actions)
-
-    def entropy(self, outputs: Tensor) -> Tensor:
-        return Categorical(logits=outputs).entropy()
 
 
 class OfBoth(Gaussian):

@@ -509,11 +509,12 @@ class PolicyAgent:
         Raises:
             ConfigurationError: if it returns something else.
         """
-        found, what = self.after_update(rollout, metrics), f"{type(self).__name__}.after_update"
-        if not isinstance(found, Mapping | None):
-            raise ConfigurationError(f"{what} must return metrics by name, or None, got {shown(found)}")
-        if not found:
+        found = self.after_update(rollout, metrics)
+        if found is None or found == {}:
             return {}
+        what = f"{type(self).__name__}.after_update"
+        if not isinstance(found, Mapping):
+            raise ConfigurationError(f"{what} must return metrics by name, or None, got {shown(found)}")
         taken, device = {*TAKEN, *metrics}, self.parameters.values.device
         numbers = metrics_of_ones_own(f"{{!r}} of {what}", found, taken, device)
         return dict(zip(found, numbers.unbind(), strict=True))

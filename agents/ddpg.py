@@ -341,10 +341,8 @@ class DDPG(PolicyAgent):
             Stopped: if `should_stop` returns True. The agent is then as it was before.
         """
         counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
-        # A single step is stopped only before it.
-        has_hook = type(self).after_update is not PolicyAgent.after_update
-        undone = self._undone_if_broken_off if has_hook or self.config.steps_per_update > 1 else nullcontext
-        with self._updating() as loop, undone():
+        is_undone = self.undoes_updates
+        with self._updating() as loop, self._undone_if_broken_off() if is_undone else nullcontext():
             part: Any = None
             for part in minibatches:
                 for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
@@ -354,13 +352,17 @@ class DDPG(PolicyAgent):
             if part is None:
                 return {}
             self._order.bit_generator.state = self._ahead.bit_generator.state
-            if has_hook:
-                for name, value in self._further_metrics(part, {}).items():
-                    total, count = self._further.get(name, (0.0, 0))
-                    self._further[name] = total + value, count + 1
+            for name, value in self._further_metrics(part, {}).items() if is_undone else ():
+                total, count = self._further.get(name, (0.0, 0))
+                self._further[name] = total + value, count + 1
         self._counts = counts
         self.version += 1
         return {}
+
+    @property
+    def undoes_updates(self) -> bool:
+        """Whether an update that is broken off is undone; a single step without a hook is only stopped before it."""
+        return self.config.steps_per_update > 1 or type(self).after_update is not PolicyAgent.after_update
 
     def _with_passes(self, part: Any, counts: dict[str, int]) -> Iterator[tuple[Any, tuple[str, ...]]]:
         """Each minibatch with the networks that learn from it; counts the steps."""

@@ -221,7 +221,7 @@ class OffPolicyData(OnPolicyData):
         if not self._is_due:
             return
         agent, placement = self._agent, self._placement
-        self._version_before = agent.version if agent.config.steps_per_update > 1 else -1  # it is not undone
+        self._version_before = agent.version if agent.undoes_updates else -1
         with placement.learning(agent):
             agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
         self._is_due, self._version_before = False, None

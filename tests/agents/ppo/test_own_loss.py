@@ -678,7 +678,7 @@ def test_a_module_may_learn_at_a_rate_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", HOOKED)
-def test_an_error_after_an_update_undoes_it(name: str) -> None:
+def test_an_error_after_an_update_undoes_it_and_the_run_is_saved(name: str, tmp_path: Path) -> None:
     kept: list[Any] = []
     keeping = overriding(HOOKED[name]["agent"], after_update=lambda self, rollout, metrics: kept.append(rollout))
     agent = train(**{**HOOKED[name], "agent": keeping}).agent
@@ -690,9 +690,14 @@ def test_an_error_after_an_update_undoes_it(name: str) -> None:
             agent.update(given)
         assert_same(state_of(agent), before)
         assert agent.state()[1] == state
-    keeping.after_update = staticmethod(work)
+    keeping.after_update = lambda *_: {}
     agent.update(given)
     assert agent.version == state["version"] + 1
+    keeping.after_update = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        train(**{**HOOKED[name], "agent": keeping}, run_dir=tmp_path / "run")
+    keeping.after_update = HOOKED[name]["agent"].after_update
+    assert hybridppo.resume(tmp_path / "run", agent=keeping, progress=False).metrics["count"] > 2.0
 
 
 def test_optimizer_steps_of_ones_own_are_adams() -> None:

@@ -104,7 +104,7 @@ class Train(Command):
         if self.settings_of is not None:
             raise ConfigurationError("--tuned and --config both say which settings to begin with: leave one out")
         entry = tuned_entry(self.env_id, self.tuned_from)
-        return {"options": RunOptions(total_steps=entry.total_steps), "config": entry.config}
+        return {"options": RunOptions(total_steps=entry.total_steps), "config": entry.config, "tuned": True}
 
     def run(self) -> int:
         """Train, and print the result. If torchrun starts the command again after a loss, the run is resumed."""

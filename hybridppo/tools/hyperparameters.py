@@ -5,15 +5,17 @@ hybridppo.train("Hopper-v5", total_steps=1_000_000, config=config)
 """
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.errors import ConfigurationError, command
+from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
+from hybridppo.errors import ConfigurationError, command, shown
 from hybridppo.run_directory.files import as_json, read_file, replace_synced
-from hybridppo.system.validation import require_path
+from hybridppo.system.validation import is_number, require_path
 
 FILE = resources.files("hybridppo.tools") / "tuned.json"
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -35,6 +37,9 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 """The values to try for each hyperparameter, the one nearest to the default first; the learning rate lies between
 `LEARNING_RATES`, on a logarithmic scale."""
+Space = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
+"""Ranges of hyperparameters by name, or a function of a trial of optuna that returns hyperparameters."""
+PLAIN = (bool, int, float, str, type(None))
 LEARNING_RATES = (3e-5, 3e-3)
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 """The hyperparameters that decide the shapes of the networks."""
@@ -44,7 +49,8 @@ NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 class Entry:
     """The tuned hyperparameters of an environment."""
 
-    config: PPOConfig
+    config: Any
+    """A `PPOConfig`, unless another agent was tuned."""
     total_steps: int
     """The steps that they were tuned for, over which annealed hyperparameters are annealed."""
     source: str
@@ -62,7 +68,7 @@ class Entry:
         return f"{self.source}, {self.total_steps:,} steps; return: {published}, {here}{left_out}"
 
 
-def tuned(env_id: str, *, file: str | Path | None = None) -> PPOConfig:
+def tuned(env_id: str, *, file: str | Path | None = None) -> Any:
     """The tuned hyperparameters of an environment.
 
     Args:
@@ -89,7 +95,9 @@ def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
         )
     found = entries[env_id]
     try:
-        return Entry(**{**found, "config": PPOConfig(**found["config"])})
+        kind = AGENTS[found.get("agent", "ppo")].config
+        fields = {name: value for name, value in found.items() if name != "agent"}
+        return Entry(**{**fields, "config": kind(**found["config"])})
     except (KeyError, TypeError, ConfigurationError) as error:
         raise ConfigurationError(f"{file or FILE} has no whole entry for {env_id!r}: {error}") from error
 
@@ -115,36 +123,81 @@ def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
     """Add an entry to a file of tuned hyperparameters."""
     path = Path(file)
     entries = known_environments(path) if path.exists() else {}
-    entries[env_id] = {**vars(entry), "config": entry.config.to_json()}
+    of_agent = {} if isinstance(entry.config, PPOConfig) else {"agent": name_of(entry.config)}
+    entries[env_id] = {**vars(entry), "config": entry.config.to_json(), **of_agent}
     replace_synced(path, as_json({"environments": entries}).encode())
 
 
-def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:
-    """The hyperparameters that a trial of optuna tries, without the fixed ones."""
+def suggested(trial: Any, fixed: Mapping[str, Any], space: Space | None = None) -> dict[str, Any]:
+    """The hyperparameters that a trial of optuna tries, without the fixed ones.
+
+    Raises:
+        ConfigurationError: if a range of the space has another form, or its function returns no dict.
+    """
+    if callable(space):
+        found = space(trial)
+        if not isinstance(found, Mapping):
+            raise ConfigurationError(f"space must return a dict of hyperparameters, returned {shown(found)}")
+        return {name: value for name, value in found.items() if name not in fixed}
+    if space is not None:
+        return {name: _suggested_in(trial, name, range_) for name, range_ in space.items() if name not in fixed}
     found = {name: trial.suggest_categorical(name, values) for name, values in SPACE.items() if name not in fixed}
     if "learning_rate" not in fixed:
         found["learning_rate"] = trial.suggest_float("learning_rate", *LEARNING_RATES, log=True)
     return found
 
 
-def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
+def _suggested_in(trial: Any, name: str, range_: Any) -> Any:
+    """A value of a range: one of a list, or between the two numbers of a tuple."""
+    if isinstance(range_, list) and range_:
+        # optuna keeps plain values alone
+        texts = {value if isinstance(value, PLAIN) else as_json(value, indent=None).strip(): value for value in range_}
+        return texts[trial.suggest_categorical(name, list(texts))]
+    if (
+        isinstance(range_, tuple)
+        and len(range_) > 1
+        and range_[2:] in ((), ("log",))
+        and all(map(is_number, range_[:2]))
+    ):
+        low, high, is_log = *range_[:2], len(range_) == 3
+        if low <= high and (low > 0 or not is_log):
+            are_whole = isinstance(low, int) and isinstance(high, int)
+            suggest = trial.suggest_int if are_whole else trial.suggest_float
+            return suggest(name, low, high, log=is_log)
+    raise ConfigurationError(
+        f"space[{name!r}] must be a list of values, or a range (low, high) or (low, high, 'log'), got {shown(range_)}"
+    )
+
+
+def config_from(parameters: Mapping[str, Any], fixed: Mapping[str, Any], base: AnyConfig | None = None) -> Any:
     """The configuration with these hyperparameters; `minibatch_size` gives the number of minibatches.
 
+    Args:
+        parameters: fields of the configuration by name; `settings.NAME` is a setting of one's own.
+        fixed: more of them, which win.
+        base: the configuration with the other fields; None for PPO's defaults.
+
     Raises:
-        ConfigurationError: if a fixed hyperparameter is invalid.
+        ConfigurationError: if a hyperparameter is invalid.
     """
-    settings = {**parameters, **fixed}
-    size = settings.pop("minibatch_size", None)
-    if isinstance(settings.get("hidden_sizes"), str):
-        settings["hidden_sizes"] = tuple(int(width) for width in settings["hidden_sizes"].split(","))
+    base = PPOConfig() if base is None else base
+    fields = {**parameters, **fixed}
+    own = {name: fields.pop(name) for name in [*fields] if name.startswith("settings.")}
+    if own:
+        named = {name.removeprefix("settings."): value for name, value in own.items()}
+        fields["settings"] = {**base.settings, **fields.get("settings", {}), **named}
+    size = fields.pop("minibatch_size", None) if isinstance(base, PPOConfig) else None
+    if isinstance(fields.get("hidden_sizes"), str):
+        fields["hidden_sizes"] = tuple(int(width) for width in fields["hidden_sizes"].split(","))
     try:
-        made = PPOConfig(**settings)
+        made: Any = replace(base, **fields)
     except TypeError as error:
-        raise ConfigurationError(f"fixed must hold fields of PPOConfig: {error}") from error
-    if size is None or "num_minibatches" in settings:
+        raise ConfigurationError(f"fixed and space must hold fields of {type(base).__name__}: {error}") from error
+    if size is None or "num_minibatches" in fields:
         return made
     most = max(1, min(made.batch_size // size, made.units))
-    return replace(made, num_minibatches=next(n for n in range(most, 0, -1) if made.batch_size % n == 0))
+    count = next(n for n in range(most, 0, -1) if made.batch_size % n == 0)
+    return replace(made, num_minibatches=count, minibatch_size=None)
 
 
 def first_trial() -> dict[str, Any]:

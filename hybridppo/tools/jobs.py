@@ -6,6 +6,7 @@ training is saved and the process ends; a later call continues the training.
 
 import contextlib
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -21,11 +22,17 @@ import cloudpickle
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
+from hybridppo.run_directory.files import Tail, as_json, read_object, replace_synced, wait_until_free
 from hybridppo.runners.processes import connection_of_stdin, started, wait_for_ends
+from hybridppo.running import TrainResult
 from hybridppo.settings import changeable_names, name_of_source
+from hybridppo.system.validation import is_number
 from hybridppo.training import resume, train
 
+OBJECTIVE = "objective.json"
+"""The file in a run directory with the value of an objective of one's own."""
+OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "action_distribution", "modules", "schedules")
+"""The parts of an agent that a run cannot keep, and which it gets again when it is resumed."""
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
@@ -46,17 +53,43 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of `train`, `evaluation_episodes` among them; `resume` gets those that may change."""
 
+    objective: Callable[[TrainResult], float] | None = None
+    """What `value` is of the training's result; None for the mean return of the evaluation after it."""
+
     def train(self, callbacks: Any = ()) -> bool:
         """Train, or resume an existing run; whether it has ended, and was not interrupted."""
-        further: dict[str, Any] = {"total_steps": self.total_steps, "callbacks": callbacks, "on_interrupt": "return"}
+        own = self.options.get("callbacks", ())
+        further: dict[str, Any] = {"total_steps": self.total_steps, "on_interrupt": "return"}
+        further["callbacks"] = [*callbacks, *(own if isinstance(own, Sequence) else [own])]
         if not (self.run_dir / "config.json").exists():
-            further |= {**self.options, "seed": self.seed, "config": self.config, "run_dir": self.run_dir}
-            return not train(self.env, progress=False, **further).interrupted
-        self.require_own()
-        wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
-        further |= {name: self.options[name] for name in (*changeable_names(), "agent") if name in self.options}
-        env = None if isinstance(self.env, str) else self.env
-        return not resume(self.run_dir, env=env, progress=False, **further).interrupted
+            further |= {"seed": self.seed, "config": self.config, "run_dir": self.run_dir}
+            result = train(self.env, progress=False, **{**self.options, **further})
+        else:
+            self.require_own()
+            wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
+            again = (*changeable_names(), *OF_ONES_OWN)
+            further |= {name: self.options[name] for name in again if name in self.options}
+            env = None if isinstance(self.env, str) else self.env
+            result = resume(self.run_dir, env=env, progress=False, **further)
+        if not result.interrupted and self.objective is not None:
+            value = self.objective(result)
+            if not is_number(value):
+                raise HybridPPOError(f"objective returned {shown(value)} for {self.run_dir}, and must return a number")
+            replace_synced(self.run_dir / OBJECTIVE, as_json({"value": float(value)}).encode())
+        return not result.interrupted
+
+    def value(self) -> float:
+        """The objective's value, or the mean return of the evaluation after the training.
+
+        Raises:
+            HybridPPOError: if it is no finite number.
+        """
+        if self.objective is not None:
+            return float((read_object(self.run_dir / OBJECTIVE) or {})["value"])
+        value = (self.result() or {}).get("evaluation_return_mean")
+        if value is None or not math.isfinite(value):
+            raise HybridPPOError(f"{self.run_dir} has no return that is a number")
+        return float(value)
 
     def require_own(self) -> None:
         """Refuse a run directory that was begun with other settings, or with other code to run.
@@ -78,6 +111,8 @@ class Run:
         """
         result = read_object(self.run_dir / "result.json")
         if result is None or result.get("env_steps", 0) < self.total_steps:
+            return None
+        if self.objective is not None and not (self.run_dir / OBJECTIVE).exists():
             return None
         return None if self.options.get("evaluation_episodes") and "evaluation_return_mean" not in result else result
 

@@ -3,16 +3,16 @@
 hybridppo.tune("MyEnv-v0", total_steps=100_000, trials=50)
 """
 
-import math
+import inspect
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from hybridppo.agents import PPOConfig
-from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import make_agent
+from hybridppo.agents.registry import AGENTS, AnyConfig, agent_class, default_config, make_agent, name_of
 from hybridppo.auto.auto import Auto, PlacementChoice, resolve_placement
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
@@ -24,12 +24,14 @@ from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import as_json, locked, replace_synced
-from hybridppo.settings import LARGEST_SEED, RunOptions, name_of_source
+from hybridppo.running import TrainResult
+from hybridppo.settings import LARGEST_SEED, RunOptions, fields_of, made, name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.hyperparameters import NETWORKS, Entry, config_from, first_trial, suggested, write_entry
+from hybridppo.tools.hyperparameters import NETWORKS, Entry, Space, config_from, first_trial, suggested, write_entry
 from hybridppo.tools.jobs import Run, require_same, run_jobs, train_missing
+from hybridppo.training import train
 
 EVALUATION_EPISODES = 20
 LOOKS = 5
@@ -53,9 +55,13 @@ def tune(
     placement: PlacementChoice = "cpu",
     start_from: str | Path | None = None,
     progress: bool = True,
-    **environment: Any,
+    objective: Callable[[TrainResult], float] | None = None,
+    space: Space | None = None,
+    seeds: int | Sequence[int] = 1,
+    config: AnyConfig | None = None,
+    **train_arguments: Any,
 ) -> Entry:
-    """Tune PPO's hyperparameters, and train the best ones again on further seeds.
+    """Tune hyperparameters, and train the best ones again on further seeds.
 
     A trial is a run with one value of every hyperparameter in `SPACE`, suggested by optuna's TPE sampler; the first
     trial has the values nearest to the defaults. A trial is evaluated five times, and is pruned if it is then below the
@@ -77,7 +83,15 @@ def tune(
             disturbed by the trials beside it.
         start_from: as for `train`; needs `fixed` values of the hyperparameters that decide the shapes of networks.
         progress: whether to show a progress bar.
-        **environment: the fields of `EnvironmentOptions`, as for `train`.
+        objective: a function of the `TrainResult` of a run that returns the number to maximize, in place of the mean
+            return of an evaluation. Trials are then not pruned, and evaluated only if `train_arguments` say so.
+        space: what is searched, in place of `SPACE`: for each field of the configuration, or `settings.NAME` for a
+            setting of your own, a list of values, or a range `(low, high)` or `(low, high, "log")`, of whole numbers if
+            both are; or a function of a trial of optuna that returns the fields by name.
+        seeds: seeds of a trial, or their number, from `seed` on; a trial's value is their mean.
+        config: the hyperparameters that are neither searched nor fixed, which also choose the agent; None for PPO's
+            defaults, or those of `agent`.
+        **train_arguments: further arguments of `train`, such as `env_kwargs`, `loss`, `agent` or `num_workers`.
 
     Returns:
         The best hyperparameters with their return, as `hybridppo.tuned(env_id, file=...)` reads them; an environment
@@ -95,10 +109,26 @@ def tune(
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     run = RunOptions(total_steps, seed=seed, start_from=None if start_from is None else str(start_from))
     require_whole("seed", seed, 0, below=LARGEST_SEED - FINAL_SEEDS)
+    of_trial = range(seed, seed + require_whole("seeds", seeds)) if isinstance(seeds, int) else seeds
+    of_trial = tuple(require_whole("seeds", each, 0, below=LARGEST_SEED - FINAL_SEEDS) for each in of_trial)
+    if not of_trial:
+        raise ConfigurationError("seeds must have a seed, got none")
+    if objective is not None and not callable(objective):
+        raise ConfigurationError(f"objective must be a function of a TrainResult, got {shown(objective)}")
+    of_runs = ("run_dir", "on_interrupt", "verbose", "debug", "compiled")
+    for name in of_runs if objective else (*of_runs, "evaluate_every", "evaluation_episodes"):
+        if name in train_arguments:
+            raise ConfigurationError(f"{name} does not work with tune: leave it out")
+    for name in train_arguments.keys() - inspect.signature(train).parameters.keys():
+        raise TypeError(f"tune() got an unexpected keyword argument {name!r}")
     where = resolve_placement(placement)
     if isinstance(where, Auto):
         raise ConfigurationError("placement auto would measure trials beside one another: name a placement")
-    search = Search(env, EnvironmentOptions(**environment), run, fixed or {}, where, folder)
+    environment = made(EnvironmentOptions, train_arguments)
+    base: Any = default_config(train_arguments.get("agent")) if config is None else config
+    base = replace(base, settings={**base.settings, **train_arguments.pop("settings", {})})
+    more = {name: value for name, value in train_arguments.items() if name not in fields_of(EnvironmentOptions)}
+    search = Search(env, environment, run, fixed or {}, where, folder, base, of_trial, more, objective, space)
     search.require_trainable()
     with locked(folder):
         entry = search.run_all(trials, jobs, progress)
@@ -117,10 +147,18 @@ class Search:
     fixed: dict[str, Any]
     placement: Placement
     output: Path
+    base: AnyConfig
+    """The hyperparameters that are neither searched nor fixed."""
+    seeds: tuple[int, ...]
+    """The seeds of a trial."""
+    more: dict[str, Any]
+    """Further arguments of `train`."""
+    objective: Callable[[TrainResult], float] | None
+    space: Space | None
 
     @property
     def seed(self) -> int:
-        """The seed of the trials."""
+        """The seed of the search."""
         return self.run.seed or 0
 
     def require_trainable(self) -> None:
@@ -134,18 +172,29 @@ class Search:
                 f"env_kwargs of a search must be what JSON can hold, got {shown(self.environment.env_kwargs)}: pass a "
                 "function that makes the environment with them"
             )
-        pack({"source": self.env}, "")
-        config = config_from(first_trial(), self.fixed)
-        if self.run.start_from is not None and not {*NETWORKS} <= self.fixed.keys():
+        pack({"source": (self.env, self.objective, self.space, self.more)}, "")
+        config = config_from(self._first(), self.fixed, self.base)
+        if self.run.start_from is not None and self.space is None and not {*NETWORKS} <= self.fixed.keys():
             raise ConfigurationError(
                 f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
                 "first run had them"
             )
         with closing(make_environments(self.env, 1, self.environment)) as environments:
             environments.reset(self.seed)
-            agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
+            spaces = environments.observation_space, environments.action_space
+            parts = {name: self.more[name] for name in AGENTS[name_of(config)].parts if name in self.more}
+            agent = make_agent(self.more.get("agent") or agent_class(config), *spaces, config, seed=0, **parts)
             if self.run.start_from is not None:
                 start_agent_from(agent, self.run.start_from)
+
+    def _first(self) -> dict[str, Any]:
+        """Hyperparameters of the space: those nearest to the defaults, or some of a space of one's own."""
+        if self.space is None:
+            return first_trial()
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return suggested(optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask(), self.fixed, self.space)
 
     def study(self, worker: int = 0) -> Any:
         """Optuna's study, new or existing; each worker draws its own suggestions."""
@@ -177,6 +226,10 @@ class Search:
         asked = {"env_id": name_of_source(self.env), "total_steps": self.run.total_steps, "seed": self.seed}
         asked |= {"fixed": self.fixed, "start_from": self.run.start_from, "placement": self.placement.settings()}
         asked |= asdict(self.environment)
+        named = {name: name_of_source(own) if callable(own) else shown(own) for name, own in self.more.items()}
+        asked |= {"base": self.base.to_json(), "seeds": self.seeds, "arguments": named}
+        asked["objective"] = None if self.objective is None else name_of_source(self.objective)
+        asked["space"] = name_of_source(self.space) if callable(self.space) else shown(self.space, 1000)
         require_same(self.output / "search.json", asked)
         replace_synced(self.output / "search.json", as_json(asked).encode())
         study = self.study()
@@ -184,7 +237,7 @@ class Search:
             study.tell(trial.number, state=type(trial.state).FAIL)
             if "run_dir" in trial.user_attrs:  # its run goes on
                 study.enqueue_trial(trial.params, user_attrs={"run_dir": trial.user_attrs["run_dir"]})
-        if not study.trials:
+        if not study.trials and self.space is None:
             found = first_trial()
             study.enqueue_trial({name: value for name, value in found.items() if name not in self.fixed})
         initial = min(trials, _ended(study))
@@ -207,7 +260,7 @@ class Search:
             raise HybridPPOError(f"none of the trials in {self.output} came to its end: {'; '.join(errors[-1:])}")
         finals = {trial.number: [self._final_run(trial, i) for i in range(FINAL_SEEDS)] for trial in best}
         train_missing([run for own in finals.values() for run in own], jobs=jobs, progress=progress, label="finals")
-        means = {number: sum(map(_return_of, own)) / FINAL_SEEDS for number, own in finals.items()}
+        means = {number: fmean(run.value() for run in own) for number, own in finals.items()}
         winner = max(means, key=lambda number: means[number])
         source = f"hybridppo tune, trial {winner} of {trials}"
         return Entry(finals[winner][0].config, self.run.total_steps, source, return_here=means[winner])
@@ -221,17 +274,25 @@ class Search:
 
         study = self.study(worker)
         every = max(1, self.run.total_steps // LOOKS)
-        looks = {"evaluate_every": every, "episodes_per_evaluation": EVALUATION_EPISODES // 2}
+        looks: dict[str, Any] = {"evaluate_every": every, "episodes_per_evaluation": EVALUATION_EPISODES // 2}
+        looks = looks if self.objective is None else {}
         for _ in range(share):
             trial = study.ask()
             folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
             trial.set_user_attr("run_dir", folder)
-            config = config_from(suggested(trial, self.fixed), self.fixed)
-            run, judge = self._run(folder, self.seed, config, **looks), _Judge(trial, every)
+            config = config_from(suggested(trial, self.fixed, self.space), self.fixed, self.base)
+            folders = [folder] if len(self.seeds) == 1 else [f"{folder}/seed{seed}" for seed in self.seeds]
+            pairs = zip(folders, self.seeds, strict=True)
+            runs, judge = [self._run(*pair, config, **looks) for pair in pairs], _Judge(trial, every)
             try:
-                if not run.train(judge):
-                    return False
-                state, value = (states.PRUNED, None) if judge.has_pruned else (states.COMPLETE, _return_of(run))
+                for run in runs:  # the first decides whether the trial is pruned
+                    if judge.has_pruned:
+                        break
+                    is_judged = run is runs[0] and self.objective is None
+                    if run.result() is None and not run.train([judge] if is_judged else ()):
+                        return False
+                value = None if judge.has_pruned else fmean(run.value() for run in runs)
+                state = states.PRUNED if judge.has_pruned else states.COMPLETE
             except HybridPPOError as error:
                 trial.set_user_attr("error", str(error))
                 state, value = states.PRUNED if judge.has_pruned else states.FAIL, None
@@ -239,14 +300,16 @@ class Search:
         return True
 
     def _final_run(self, trial: Any, number: int) -> Run:
-        seed = self.seed + 1 + number
-        tried = RunDirectory.open(self.output / trial.user_attrs["run_dir"]).config["config"]
-        return self._run(f"finals/{trial.number:04d}-seed{seed}", seed, PPOConfig(**tried))
+        seed, folder = max(self.seeds) + 1 + number, self.output / trial.user_attrs["run_dir"]
+        tried = RunDirectory.open(folder if len(self.seeds) == 1 else folder / f"seed{self.seeds[0]}").config
+        config = replace(self.base, **{**tried["config"], "settings": tried["settings"]})
+        return self._run(f"finals/{trial.number:04d}-seed{seed}", seed, config)
 
-    def _run(self, folder: str, seed: int, config: PPOConfig, **further: Any) -> Run:
+    def _run(self, folder: str, seed: int, config: AnyConfig, **further: Any) -> Run:
         options = {**vars(self.environment), "start_from": self.run.start_from, "placement": self.placement}
-        options |= {"evaluation_episodes": EVALUATION_EPISODES, **further}
-        return Run(self.output / folder, self.env, self.run.total_steps, seed, config, options)
+        options |= {"evaluation_episodes": EVALUATION_EPISODES} if self.objective is None else {}
+        options |= {**further, **self.more}
+        return Run(self.output / folder, self.env, self.run.total_steps, seed, config, options, self.objective)
 
 
 class _Judge(Callback):
@@ -278,15 +341,3 @@ def _ended(study: Any) -> int:
     """The number of trials that have ended, not those that were interrupted."""
     trials = study.get_trials(deepcopy=False)
     return sum(trial.state.name in ("COMPLETE", "PRUNED") or "error" in trial.user_attrs for trial in trials)
-
-
-def _return_of(run: Run) -> float:
-    """The mean return of the evaluation after a run.
-
-    Raises:
-        HybridPPOError: if it is no finite number.
-    """
-    value = (run.result() or {}).get("evaluation_return_mean")
-    if value is None or not math.isfinite(value):
-        raise HybridPPOError(f"{run.run_dir} has no return that is a number")
-    return float(value)

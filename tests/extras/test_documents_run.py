@@ -308,6 +308,8 @@ def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         mirrored = hybridppo.Mirrored
         monkeypatch.setattr(hybridppo, "Mirrored", lambda *devices, **options: mirrored("cpu", "cpu", **options))
     monkeypatch.setattr(hybridppo, "train", short)
+    tune = functools.partial(hybridppo.tune, jobs=2, progress=False)
+    monkeypatch.setattr(hybridppo, "tune", lambda *args, **own: tune(*args, **own | {"trials": 1, "total_steps": 64}))
     monkeypatch.setattr(hybridppo, "resume", functools.partial(resume, progress=False))
     env = gym.make("CartPole-v1")
     observation, info = env.reset(seed=0)

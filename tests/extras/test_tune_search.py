@@ -199,3 +199,80 @@ def test_on_the_command_line_and_train_takes_the_entry(tmp_path: Path, capsys: p
 )
 def test_minibatches_are_at_least_as_large_as_asked_for(fixed: dict[str, Any], size: int, minibatches: int) -> None:
     assert config_from({"minibatch_size": size}, fixed).num_minibatches == minibatches
+
+
+SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,), settings={"beta": 9.0, "kept": 1})
+
+
+def length_of_config(result: hybridppo.TrainResult) -> float:
+    """An objective that is known beforehand: large with a low gamma, and with the setting and seed."""
+    config = result.agent.config
+    return -config.gamma + config.settings["beta"] + 100.0 * config.num_epochs + result.seed
+
+
+def test_an_objective_and_a_space_of_ones_own_over_several_seeds(tmp_path: Path) -> None:
+    space = {
+        "gamma": [0.9],
+        "learning_rate": (1e-4, 1e-2, "log"),
+        "num_epochs": (2, 3),
+        "settings.beta": (0.5, 0.5),
+        "hidden_sizes": [(4,), (4, 4)],
+    }
+    options = {"config": SMALL, "objective": length_of_config, "space": space, "seeds": 2, "seed": 5}
+    entry = search(tmp_path, total_steps=64, trials=2, fixed=None, placement="cpu", num_workers=0, **options)
+    assert entry.return_here == pytest.approx(-0.9 + 0.5 + 100 * entry.config.num_epochs + 8)  # of seeds 7, 8 and 9
+    assert entry.config.settings == {"beta": 0.5, "kept": 1}
+    assert entry.config.num_epochs in (2, 3)
+    assert entry.config.hidden_sizes in ((4,), (4, 4))
+    assert 1e-4 <= entry.config.learning_rate <= 1e-2
+    trial = tmp_path / "trials" / "0000"
+    values = [json.loads((trial / f"seed{seed}" / "objective.json").read_text())["value"] for seed in (5, 6)]
+    assert values[1] == values[0] + 1
+    assert not (trial / "seed5" / "evaluations.jsonl").exists()
+    assert hybridppo.tuned("CartPole-v1", file=tmp_path / "tuned.json") == entry.config
+    assert sorted(path.name for path in (tmp_path / "finals").iterdir())[:3] == [f"0000-seed{s}" for s in (7, 8, 9)]
+    again = search(tmp_path, total_steps=64, trials=2, fixed=None, placement="cpu", num_workers=0, **options)
+    assert again == entry
+    with pytest.raises(ConfigurationError, match="was begun with objective 'length_of_config', not None"):
+        search(tmp_path, total_steps=64, trials=2, fixed=None, num_workers=0, **options | {"objective": None})
+
+
+def test_a_space_may_be_a_function_and_another_agent_is_tuned(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {"tau": trial.suggest_float("tau", 0.01, 0.02), "gamma": 0.9}
+
+    config = hybridppo.TD3Config(learning_starts=20, steps_per_iteration=30, batch_size=4, hidden_sizes=(4,))
+    options: dict[str, Any] = {"total_steps": 60, "trials": 1, "jobs": 1, "progress": False}
+    entry = hybridppo.tune(
+        "Pendulum-v1", output=tmp_path, config=config, space=space, objective=lambda result: 1.0, **options
+    )
+    assert type(entry.config) is hybridppo.TD3Config
+    assert (entry.config.gamma, entry.config.hidden_sizes, entry.return_here) == (0.9, (4,), 1.0)
+    assert 0.01 <= entry.config.tau <= 0.02
+    assert hybridppo.tuned("Pendulum-v1", file=tmp_path / "tuned.json") == entry.config
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"space": {"gamma": 0.9}},
+            r"space\['gamma'\] must be a list of values, or a range \(low, high\) or .*got 0.9",
+        ),
+        ({"space": {"gamma": (0.9, 0.8)}}, r"space\['gamma'\] must be"),
+        ({"space": {"learning_rate": (0.0, 1.0, "log")}}, r"space\['learning_rate'\] must be"),
+        ({"space": {"gama": [0.9]}}, "must hold fields of PPOConfig: .*did you mean gamma"),
+        ({"space": lambda trial: None}, "space must return a dict of hyperparameters, returned None"),
+        ({"objective": 3}, "objective must be a function of a TrainResult, got 3"),
+        ({"seeds": 0}, "seeds must be a whole number of at least 1, got 0"),
+        ({"seeds": []}, "seeds must have a seed, got none"),
+        ({"run_dir": "x"}, "run_dir does not work with tune: leave it out"),
+        ({"evaluate_every": 10}, "evaluate_every does not work with tune"),
+    ],
+)
+def test_a_space_an_objective_and_seeds_that_cannot_be_are_refused(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        search(tmp_path / "search", fixed=None, **options)
+    assert not (tmp_path / "search").exists()

@@ -95,7 +95,7 @@ def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
         )
     found = entries[env_id]
     try:
-        kind = AGENTS[found.get("agent", "ppo")].config
+        kind: Any = AGENTS[found.get("agent", "ppo")].config_type
         fields = {name: value for name, value in found.items() if name != "agent"}
         return Entry(**{**fields, "config": kind(**found["config"])})
     except (KeyError, TypeError, ConfigurationError) as error:

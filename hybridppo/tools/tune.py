@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hybridppo.agents.registry import AGENTS, AnyConfig, agent_class, default_config, make_agent, name_of
+from hybridppo.agents.registry import AnyConfig, agent_class, default_config, make_agent
 from hybridppo.auto.auto import Auto, PlacementChoice, resolve_placement
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
@@ -182,8 +182,9 @@ class Search:
         with closing(make_environments(self.env, 1, self.environment)) as environments:
             environments.reset(self.seed)
             spaces = environments.observation_space, environments.action_space
-            parts = {name: self.more[name] for name in AGENTS[name_of(config)].parts if name in self.more}
-            agent = make_agent(self.more.get("agent") or agent_class(config), *spaces, config, seed=0, **parts)
+            kind: Any = self.more.get("agent") or agent_class(config)
+            parts = {name: self.more[name] for name in kind.custom_parts if name in self.more}
+            agent = make_agent(kind, *spaces, config, seed=0, **parts)
             if self.run.start_from is not None:
                 start_agent_from(agent, self.run.start_from)
 

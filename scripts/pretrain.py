@@ -16,6 +16,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from hybridppo.agents.registry import AnyConfig, name_of, replaced
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.files import as_json, read_lines
 from hybridppo.system.messages import markdown_table, shown_number
-from hybridppo.tools.gallery import cards, changed_settings, curve_of, file_of
+from hybridppo.tools.gallery import cards, changed_settings, file_of
 from hybridppo.tools.play import filmed, play_episodes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # where `train_in` is
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
-EPISODES = 100
+EPISODES, POINTS = 100, 40
 FRAMES, HEIGHT = 4, 160
 MOST_STEPS, IN_VIEW = 240, 30
 """Steps of the episode in the picture, and the fewer steps for MuJoCo, whose cameras do not follow the body."""
@@ -209,6 +210,17 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
         },
         "command": f"python scripts/pretrain.py {name} --seed {seed}",
     }
+
+
+def curve_of(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """A card's curve, from the lines of a run's metrics: pairs of steps and return."""
+    points = [line for line in lines if line["episode_return_mean"] is not None]
+    parts = np.array_split(np.arange(len(points)), max(1, min(POINTS, len(points))))
+    return [
+        [points[part[-1]]["env_steps"], round(float(np.mean([points[at]["episode_return_mean"] for at in part])), 3)]
+        for part in parts
+        if len(part)
+    ]
 
 
 def draw(name: str, asked: Asked, agent: Any) -> None:

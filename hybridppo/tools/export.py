@@ -24,7 +24,7 @@ from functools import reduce
 from importlib import resources
 from operator import getitem
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -48,7 +48,7 @@ from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.kinds import ChoicesKind, Kind, MultiBinaryKind, first_of, kind_of, map_parts, parts_of
+from hybridppo.spaces.kinds import ChoicesKind, Kind, first_of, kind_of, map_parts, parts_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowPart
@@ -105,12 +105,6 @@ class TorchPolicy(nn.Module):
         optional = {"action_mask": (self.mask_size, torch.int8), "state": (self.state_size, torch.float32)}
         self._inputs |= {name: ((size,), dtype) for name, (size, dtype) in optional.items() if size}
         self.input_names = list(self._inputs)
-        for number, (leaf, _) in enumerate(self.parts):
-            if _is_choice(leaf):
-                choices = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
-                options = np.concatenate([*map(np.arange, leaf.sizes)]) + leaf.starts[choices]
-                self.register_buffer(f"choices_{number}", torch.from_numpy(choices), persistent=False)
-                self.register_buffer(f"options_{number}", torch.from_numpy(options), persistent=False)
         self.action_space = agent.action_space
         found = agent.distribution
         # The deterministic action does not depend on how others are drawn.
@@ -170,12 +164,12 @@ class TorchPolicy(nn.Module):
         rows = next(iter(inputs.values()))
         if not self.is_image:
             flat: tuple[list[Tensor], list[Tensor]] = [], []  # numbers, images
-            for number, (leaf, _) in enumerate(self.parts):
-                part = inputs[self.input_names[number]]
-                part = part.reshape(part.shape[0], math.prod(leaf.space.shape))
-                if _is_choice(leaf):  # one-hot
-                    chosen = part.long()[:, self.get_buffer(f"choices_{number}")]
-                    part = chosen == self.get_buffer(f"options_{number}")
+            for name, (leaf, _) in zip(self.input_names, self.parts, strict=False):
+                part = inputs[name].reshape(inputs[name].shape[0], math.prod(leaf.space.shape))
+                if type(leaf) is ChoicesKind:  # one-hot
+                    choices = np.repeat(np.arange(len(leaf.sizes)), leaf.sizes)
+                    options = np.concatenate([*map(np.arange, leaf.sizes)]) + leaf.starts[choices]
+                    part = part.long()[:, torch.tensor(choices)] == torch.tensor(options)
                 flat[leaf.image is not None].append(part.float())
             mask = [inputs["action_mask"].float()] if self.mask_size else []
             nothing = torch.zeros_like((flat[0] + flat[1])[0][:, :1])
@@ -199,27 +193,19 @@ class TorchPolicy(nn.Module):
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""
-        observation = [
-            {
-                "name": leaf.path,
-                "input": name,
-                "keys": [key_to_json(key) for key in path],
-                "space": space_to_json(leaf.space),
-                "shape": list(leaf.space.shape),
-                **({"sizes": leaf.sizes, "first": leaf.starts.tolist()} if _is_choice(leaf) else {}),
-            }
-            for name, (leaf, path) in zip(self.input_names, self.parts, strict=False)
-        ]
-        choices = kind_of(self.action_space).mask_parts if self.mask_size else []
-        inputs = [
+        inputs: list[dict[str, Any]] = [
             {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             for name, (shape, dtype) in self._inputs.items()
         ]
+        for each, (leaf, path) in zip(inputs, self.parts, strict=False):
+            each |= {"keys": [key_to_json(key) for key in path], "space": space_to_json(leaf.space)}
+            if type(leaf) is ChoicesKind:
+                each |= {"sizes": leaf.sizes, "first": leaf.starts.tolist()}
+        choices = kind_of(self.action_space).mask_parts if self.mask_size else []
         return {
             "hybridppo": __version__,
             "inputs": inputs,
             "outputs": self.output_names,
-            "observation": observation,
             "action_mask": [{"name": name, "size": size} for name, size in choices],
             "action_space": space_to_json(self.action_space),
             "action": [
@@ -295,11 +281,6 @@ def _names(prefix: str, paths: Sequence[Sequence[Any]]) -> list[str]:
     """A name for each part, such as `observation.camera`. Graphs of torch allow only letters, digits, `_` and dots."""
     names = [".".join((prefix, *(re.sub(r"\W+", "_", str(key)) for key in path))) for path in paths]
     return [name if names.count(name) == 1 else f"{name}.{number}" for number, name in enumerate(names)]
-
-
-def _is_choice(leaf: Kind[Any]) -> TypeGuard[ChoicesKind]:
-    """Whether a part is one-hot in a row."""
-    return isinstance(leaf, ChoicesKind) and not isinstance(leaf, MultiBinaryKind)
 
 
 def _dtype(leaf: Kind[Any]) -> "np.dtype[Any]":

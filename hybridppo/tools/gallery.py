@@ -7,7 +7,7 @@ hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ AGENT_FILE, CARD_FILE = "agent.safetensors", "card.json"
 """The files of a model on the Hub."""
 Card = dict[str, Any]
 """The model card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it."""
-POINTS = 40
-"""The most points of a card's curve."""
 
 
 def file_of(name: str, suffix: str) -> Any:
@@ -136,21 +134,10 @@ def reaching_hub(name: str) -> Iterator[None]:
         ) from error
 
 
-def curve_of(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """A card's curve, from the lines of a run's metrics: pairs of steps and return."""
-    points = [line for line in lines if line["episode_return_mean"] is not None]
-    parts = np.array_split(np.arange(len(points)), max(1, min(POINTS, len(points))))
-    return [
-        [points[part[-1]]["env_steps"], round(float(np.mean([points[at]["episode_return_mean"] for at in part])), 3)]
-        for part in parts
-        if len(part)
-    ]
-
-
 def changed_settings(config: AnyConfig) -> dict[str, Any]:
     """The settings that differ from the defaults, for a card."""
-    usual = type(config)().to_json() if not isinstance(config, PoliciesConfig) else {}
-    return {key: value for key, value in config.to_json().items() if key not in usual or value != usual[key]}
+    usual = {} if isinstance(config, PoliciesConfig) else type(config)().to_json()
+    return {key: value for key, value in config.to_json().items() if value != usual.get(key, ...)}
 
 
 def table() -> str:

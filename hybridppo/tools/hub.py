@@ -14,15 +14,13 @@ from typing import Any
 
 from hybridppo.agents.registry import name_of
 from hybridppo.environments.options import EnvSource
-from hybridppo.errors import ConfigurationError
-from hybridppo.evaluation import environment_of, evaluate_agent, like_training
-from hybridppo.loading import is_agent_file, load
-from hybridppo.run_directory.directory import METRICS, RunDirectory, WhichCheckpoint, path_of
-from hybridppo.run_directory.files import as_json, read_lines
+from hybridppo.evaluation import evaluate
+from hybridppo.loading import load
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.files import as_json
 from hybridppo.settings import Settings
-from hybridppo.system.messages import shown_returns
 from hybridppo.system.validation import require_bools
-from hybridppo.tools.gallery import AGENT_FILE, CARD_FILE, Card, changed_settings, curve_of, reaching_hub, require_hub
+from hybridppo.tools.gallery import AGENT_FILE, CARD_FILE, Card, changed_settings, reaching_hub, require_hub
 from hybridppo.tools.play import play
 from hybridppo.tools.report import VIDEO
 
@@ -68,35 +66,32 @@ def push_to_hub(
     """
     require_hub(name)
     require_bools(video=video, private=private)
-    path = path_of(run_dir)
-    if is_agent_file(path):
-        raise ConfigurationError(f"{run_dir} is an agent's file: name its run, which the model card describes")
-    directory = RunDirectory.open(path)
-    agent = load(run_dir, checkpoint)
-    source, options = environment_of(run_dir, env, env_kwargs)
-    acting: dict[str, Any] = {"seed": seed, "deterministic": deterministic}
-    found = evaluate_agent(agent, source, episodes=episodes, **acting, progress=False, **like_training(options))
-    returns = {"return_mean": found.return_mean, "return_std": found.return_std}
-    settings, lines = Settings.read(directory), read_lines(directory.path / METRICS)
+    directory, agent = RunDirectory.open(run_dir), load(run_dir, checkpoint)
+    settings = Settings.read(directory)
+    acting: dict[str, Any] = {"checkpoint": checkpoint, "seed": seed, "deterministic": deterministic}
+    acting |= {"env": env, "env_kwargs": env_kwargs}
+    found = evaluate(run_dir, episodes=episodes, progress=False, **acting)
     card: Card = {
         "name": name,
-        "env": settings.env_id if env is None or not isinstance(env, str) else env,
-        "env_kwargs": options.env_kwargs,
+        "env": env if isinstance(env, str) else settings.env_id,
+        "env_kwargs": settings.environment.env_kwargs if env_kwargs is None else env_kwargs,
         "agent": name_of(agent.config),
         "total_steps": directory.load_checkpoint(checkpoint).env_steps,
         "seed": settings.seed,
         "settings": changed_settings(agent.config),
-        "evaluation": {"episodes": episodes, **acting, **returns},
-        "curve": curve_of(lines),
+        "evaluation": {
+            "episodes": episodes, "seed": seed, "deterministic": deterministic, "return_mean": found.return_mean,
+            "return_std": found.return_std,
+        },
         "versions": directory.config["versions"],
-    }
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         agent.save(folder / AGENT_FILE)
         (folder / CARD_FILE).write_text(as_json(card), encoding="utf-8")
         (folder / PAGE_FILE).write_text(page_of(card), encoding="utf-8")
         if video:
-            play(run_dir, folder / VIDEO_FILE, checkpoint=checkpoint, env=env, env_kwargs=env_kwargs, **acting)
+            play(run_dir, folder / VIDEO_FILE, **acting)
         elif (directory.path / VIDEO).is_file():
             shutil.copyfile(directory.path / VIDEO, folder / VIDEO_FILE)
         with reaching_hub(name):
@@ -110,25 +105,7 @@ def push_to_hub(
 
 def page_of(card: Card) -> str:
     """The model card that the Hub shows, with the metadata that it searches."""
-    from huggingface_hub import EvalResult, ModelCardData
-
-    evaluation, kwargs = card["evaluation"], card["env_kwargs"]
-    mean, deviation = evaluation["return_mean"], evaluation["return_std"]
-    result = EvalResult(
-        task_type="reinforcement-learning", task_name="reinforcement-learning", dataset_type=card["env"],
-        dataset_name=card["env"], metric_type="mean_reward", metric_value=f"{mean:.2f} +/- {deviation:.2f}",
-    )  # fmt: skip
-    data = ModelCardData(
-        library_name="hybridppo",
-        tags=[card["env"], card["agent"], "reinforcement-learning", "deep-reinforcement-learning", "hybridppo"],
-        model_name=card["agent"],
-        eval_results=[result],
-    )
-    text = PAGE.read_text(encoding="utf-8").format(
-        agent=card["agent"].upper(), env=card["env"], name=card["name"], episodes=evaluation["episodes"],
-        returns=shown_returns(mean, deviation, evaluation["episodes"]).capitalize(), seed=evaluation["seed"],
-        actions="deterministic" if evaluation["deterministic"] else "stochastic", steps=card["total_steps"],
-        version=card["versions"]["hybridppo"], kwargs=f", env_kwargs={kwargs!r}" if kwargs else "",
-        settings=as_json(card["settings"]),
-    )  # fmt: skip
-    return f"---\n{data.to_yaml()}\n---\n{text}"
+    actions = "deterministic" if card["evaluation"]["deterministic"] else "stochastic"
+    parts = {**card, **card["evaluation"], "actions": actions, "version": card["versions"]["hybridppo"]}
+    parts |= {"env": as_json(card["env"]).rstrip(), "settings": as_json(card["settings"])}
+    return PAGE.read_text(encoding="utf-8").format_map(parts)

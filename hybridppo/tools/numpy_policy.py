@@ -91,13 +91,15 @@ class Policy:
     def _row(self, observation: Any) -> Any:
         """All parts of an observation in order, choices one-hot."""
         row = []
-        for part in self.about["observation"]:
-            name, value, size = part["input"], observation, int(np.prod(part["shape"]))
-            for key in part["keys"]:
-                try:
+        for part in self.about["inputs"]:
+            if "keys" not in part:  # a mask or a state
+                continue
+            name, value, size = part["name"], observation, int(np.prod(part["shape"]))
+            try:
+                for key in part["keys"]:
                     value = value[_key(key)]
-                except (IndexError, KeyError, TypeError):
-                    raise ValueError(f"the observation has no {name}, got {observation!r}") from None
+            except (IndexError, KeyError, TypeError):
+                raise ValueError(f"the observation has no {name}, got {observation!r}") from None
             if "sizes" not in part:
                 row.append(self._numbers(name, value, size))
                 continue

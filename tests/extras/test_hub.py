@@ -127,7 +127,7 @@ def test_an_agent_goes_there_and_comes_back(
     assert files["replay.mp4"] == b"a film"
 
     page, card = files["README.md"].decode(), json.loads(files["card.json"])
-    for text in ("library_name: hybridppo", "- CartPole-v1", "type: mean_reward", f"hybridppo.pretrained('{NAME}')"):
+    for text in ("library_name: hybridppo", 'tags: ["CartPole-v1", ppo,', f'hybridppo.pretrained("{NAME}")'):
         assert text in page
     assert card["settings"]["hidden_sizes"] == [8]
     steps = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))["env_steps"]
@@ -136,7 +136,10 @@ def test_an_agent_goes_there_and_comes_back(
     assert {**card["evaluation"], "return_std": 0.0} == {
         "episodes": 3, "seed": 0, "deterministic": True, "return_mean": mean, "return_std": 0.0,
     }  # fmt: skip
-    assert f"{mean:.2f} +/- " in page
+    [model] = pytest.importorskip("yaml").safe_load(page.split("---")[1])["model-index"]
+    [found] = model["results"]
+    assert found["dataset"] == {"type": "CartPole-v1", "name": "CartPole-v1"}
+    assert found["metrics"][0]["value"].startswith(f"{mean:.2f} +/- ")
     assert str(tmp_path) not in page + json.dumps(card)
 
     agent, own = hybridppo.pretrained(NAME, env="CartPole-v1"), hybridppo.load(run_dir)
@@ -168,7 +171,7 @@ def test_errors_name_the_model_and_the_remedy(hub: Hub, run_dir: Path, monkeypat
     with pytest.raises(hybridppo.ConfigurationError, match="must be USER/NAME"):
         hybridppo.push_to_hub(run_dir, "CartPole")
     file = hybridppo.load(run_dir).save(run_dir.parent / "agent.safetensors")
-    with pytest.raises(hybridppo.ConfigurationError, match="name its run"):
+    with pytest.raises(hybridppo.RunDirectoryError, match="is a file: pass a run's folder"):
         hybridppo.push_to_hub(file, NAME)
     monkeypatch.setattr("hybridppo.tools.gallery.is_installed", lambda name: False)
     with pytest.raises(hybridppo.ConfigurationError, match=r"needs huggingface_hub: pip install .*hub"):

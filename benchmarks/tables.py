@@ -22,6 +22,7 @@ import learning
 import machine
 import memory
 import placements
+import research
 import scale
 import speed
 
@@ -38,6 +39,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "memory": memory.as_markdown,
     "placements": lambda result: placements.as_markdown(result["rows"]),
     "placements-cuda": lambda result: placements.as_markdown(result["rows"]),
+    "research": research.as_markdown,
     "scale": scale.as_markdown,
     "speed": speed.as_markdown,
 }

@@ -7,6 +7,7 @@ import ast
 import copy
 import importlib
 import inspect
+import json
 import math
 import re
 from dataclasses import replace
@@ -61,6 +62,23 @@ PLACES: dict[str, dict[str, Any]] = {
 OWN = ("agent", "loss", "modules", "networks", "advantages", "action_distribution")
 
 
+PLAIN = """import hybridppo
+if __name__ == "__main__":
+    result = hybridppo.train("CartPole-v1", total_steps=20_000)
+    print(result.metrics["episode_return_mean"])
+"""
+BESIDE = ("Nearest", "make", "demonstrations")
+"""Parts of examples that make environments and demonstrations."""
+
+
+def changed_lines(text: str) -> int:
+    """How many lines of code of an example are not in a plain training, nor in what makes environments."""
+    parts = [part for part in ast.parse(text).body if getattr(part, "name", None) not in BESIDE]
+    code = [ast.get_source_segment(text, part) or "" for part in parts]
+    plain = {line.strip() for line in PLAIN.splitlines()}
+    return lines_of_code("\n".join(code)) - sum(line.strip() in plain for line in text.splitlines())
+
+
 def small(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a training with fewer steps than on the page, and of other agents with smaller networks."""
     agent = options.get("agent")
@@ -109,12 +127,21 @@ def as_written(name: str, **options: Any) -> Any:
 
 def test_every_change_is_found() -> None:
     assert set(BLOCKS) == {
-        *EXAMPLES, "An auxiliary prediction", "Behaviour cloning beside PPO", "Another advantage estimate",
+        *EXAMPLES, "An auxiliary prediction",
         "Behaviour cloning beside TD3", "A distribution of your own", "Rewards and columns of your own",
         "The methods of a subclass", "Numbers of `info`", "Hyperparameters of your own",
     }  # fmt: skip
     files = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert files == {*EXAMPLES, "particles", "tagging"}  # the last two are environments
+
+
+def test_the_table_counts_the_lines_of_the_examples() -> None:
+    path = ROOT / "benchmarks" / "results" / "research_lines.json"
+    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if "file" in row]
+    own = {row["file"]: changed_lines(BLOCKS[row["file"].removesuffix(".py")]) for row in rows}
+    assert own == {row["file"]: row["here"] for row in rows}
+    page = (ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")
+    assert [row["change"] for row in rows if f"| {row['change']} | {row['here']} |" not in page] == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -587,6 +587,7 @@ def backend_for(agent: Any, *, by_hand: bool) -> type[Backend]:
 
 
 @cache
+@torch.enable_grad()
 def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -> bool:
     """Whether a hand-written backend computes the gradient of the loss; if not, a warning says so.
 

@@ -122,22 +122,6 @@ def spaces_of_policy(
     return found[0], found[1]
 
 
-def acting_together(
-    distributions: Sequence[Distribution],
-    spaces: Sequence[tuple[gym.Space[Any], gym.Space[Any]]],
-    columns: Sequence[Sequence[int]],
-) -> tuple[Distribution, list[RowLayout]]:
-    """The joint distribution of policies with different spaces, and the layouts of their rows.
-
-    Args:
-        distributions: one for each policy.
-        spaces: observation space and action space of each policy.
-        columns: for each policy, the indices of its agents in an environment.
-    """
-    together = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
-    return together, [ObservationEncoder(observation).layout for observation, _ in spaces]
-
-
 def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | None] | None = None) -> ObservesOfAgents:
     """The `critic_observes` of agents: one value for all, or a function of an agent's name.
 
@@ -285,11 +269,11 @@ class Policies:
         self.distribution: Distribution = self._any.distribution
         self._layouts: list[RowLayout] | None = None
         if isinstance(observation_space, SpacesOfAgents) or isinstance(action_space, SpacesOfAgents):
-            spaces = [(agent.observation_space, agent.action_space) for agent in agents]
-            together, self._layouts = acting_together([each.distribution for each in agents], spaces, columns)
+            self._layouts = [ObservationEncoder(agent.observation_space).layout for agent in agents]
             has_same = all(agent.given_space == self._any.given_space for agent in agents)
             if isinstance(action_space, SpacesOfAgents) or not has_same:  # else only critics see other things
-                self.distribution = together
+                distributions, spaces = zip(*((each.distribution, each.action_space) for each in agents), strict=True)
+                self.distribution = DistributionOfPolicies(distributions, spaces, columns)
         self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._layouts)
         self.version = 0
         self._learned: dict[str, Metrics] = {}

@@ -13,7 +13,6 @@ import numpy as np
 from hybridppo.agents.policies import (
     PoliciesConfig,
     PolicyOf,
-    acting_together,
     by_id,
     columns_of,
     critics_of,
@@ -52,6 +51,7 @@ from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.settings import Settings, made, tell_what_runs
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.messages import shown_returns
 from hybridppo.system.seeds import seed_of
@@ -402,10 +402,9 @@ def _acting_together(
         distribution_for(action, squash=own, own=part)
         for (_, action), own, part in zip(spaces, squash, parts, strict=True)
     ]
-    distribution, row_layouts = distributions[0], None
-    if any(own != spaces[0] for own in spaces):
-        distribution, row_layouts = acting_together(distributions, spaces, columns)
-    elif len({*zip(squash, parts, strict=True)}) > 1:
+    distribution, are_alike = distributions[0], all(own == spaces[0] for own in spaces)
+    row_layouts = None if are_alike else [ObservationEncoder(observation).layout for observation, _ in spaces]
+    if not are_alike or len({*zip(squash, parts, strict=True)}) > 1:
         distribution = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     layouts = [None if agent is None else agent.memory for agent in trained]
     state_sizes = [0 if layout is None else layout.state_size for layout in layouts]

@@ -227,10 +227,8 @@ class OpponentPools(Callback):
         agent: Any = runner.agent
         if not isinstance(agent, (PPO, Policies)):
             raise ConfigurationError(ONLY_PPO)
-        for part in {"networks", "action_distribution"} & agent.own.keys():
-            raise ConfigurationError(
-                f"self_play loads snapshots, which files hold without {part}: leave one of both out"
-            )
+        if part := next((name for name in ("networks", "action_distribution") if name in agent.own), None):
+            raise ConfigurationError(f"self_play loads snapshots, which files hold without {part}: leave one out")
         self._options, self._sampler, self._group = SelfPlay(**options), runner.sampler, runner.group
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]

@@ -27,8 +27,7 @@ from hybridppo.compiled.kernels import is_drawn
 from hybridppo.compiled.modules import load, require_numba
 from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.distributions.gaussian import DiagonalGaussian
-from hybridppo.distributions.joint import leaves_of
+from hybridppo.distributions.joint import JointDistribution, leaves_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Network, mlp_twin
 from hybridppo.networks.modes import linears
@@ -265,15 +264,12 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
     """The size and the action column of each choice, `[C, 2]`, and the action columns that are numbers, `[d]`."""
     choices: list[tuple[int, int]] = []
     numbers: list[int] = []
-    column = 0
-    for leaf in leaves_of(distribution):
-        if isinstance(leaf, DiagonalGaussian):
-            numbers += range(column, column + leaf.size)
-            column += leaf.size
-            continue
-        assert isinstance(leaf, Categorical)  # checked by `supports`
-        choices += [(size, column + i) for i, size in enumerate(leaf.sizes)]
-        column += len(leaf.sizes)
+    for factor in JointDistribution([distribution], list).factors:
+        columns, leaf = range(factor.actions.start, factor.actions.stop), factor.distribution
+        if isinstance(leaf, Categorical):
+            choices += zip(leaf.sizes, columns, strict=True)
+        else:  # of numbers, as `supports` has checked
+            numbers += columns
     return _as_int64(choices).reshape(-1, 2), _as_int64(numbers)
 
 

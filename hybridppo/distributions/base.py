@@ -37,7 +37,9 @@ That of the outputs that depend on no observation is written into the last argum
 
 
 class Distribution:
-    """The distribution of the actions in an action space. A subclass defines `sample`, `mode`, `log_prob`, `entropy`.
+    """The distribution of the actions in an action space. A subclass defines `sample`, `mode`, and probabilities.
+
+    Probabilities are `log_prob` and `entropy`, or `log_prob_and_entropy`.
 
     An actor's outputs `[..., output_size]` are its network's outputs, `[..., output_size - free_size]`, followed by
     parameters that depend on no observation. The first `mask_size` outputs are logits, which a mask may forbid.
@@ -89,7 +91,7 @@ class Distribution:
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """The actions' log-probabilities `[...]`."""
-        raise NotImplementedError
+        return self.log_prob_and_entropy(outputs, actions)[0]
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """The entropies in nats `[...]`."""

@@ -49,6 +49,7 @@ class Categorical(Distribution):
         self.start: Any = np.asarray(start, np.int64)
         self._starts_at_zero = not self.start.any()
         self._is_one = not self.shape
+        self._axes = -1 if self._is_one else (-1, -2)
         self.action_shape: tuple[int, ...] = () if self._is_one else (len(self.sizes),)
         self.output_size = self.noise_size = self.mask_size = sum(self.sizes)
         self.runs = runs(self.sizes)
@@ -83,33 +84,20 @@ class Categorical(Distribution):
             found = found + self.start
         return found if found.dtype is self.dtype else as_dtype(found, self.dtype)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """`log p[a]`, summed over the choices, which are independent."""
-        found = [of_run for of_run, _ in self._of_runs(outputs, actions)]
-        return sum(found[1:], found[0])
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`log p[a]` and `-sum_a p[a] log p[a]`, summed over the choices."""
+        """`log p[a]` and `-sum_a p[a] log p[a]`, summed over the choices, which are independent."""
         log_probs, entropies = [], []
-        for log_prob, table in self._of_runs(outputs, actions):
-            log_probs.append(log_prob)
-            entropies.append(-(table.exp() * table).sum(-1 if self._is_one else (-1, -2)))
+        for run, table in zip(self.runs, self._tables(outputs), strict=True):
+            log_prob = _of_chosen(table, actions if self._is_one else actions[..., run.actions])
+            log_probs.append(log_prob if self._is_one else log_prob.sum(-1))
+            entropies.append(-(table.exp() * table).sum(self._axes))
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
     def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
         """`sum_a p_old[a] * (log p_old[a] - log p_new[a])`, summed over the choices."""
-        axes = -1 if self._is_one else (-1, -2)
         pairs = zip(self._tables(old_outputs), self._tables(new_outputs), strict=True)
-        found = [(old.exp() * (old - new)).sum(axes) for old, new in pairs]
+        found = [(old.exp() * (old - new)).sum(self._axes) for old, new in pairs]
         return sum(found[1:], found[0])
-
-    def _of_runs(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each run, the sum of `log p[a]`, and all log-probabilities as in `_tables`."""
-        for run, table in zip(self.runs, self._tables(outputs), strict=True):
-            if self._is_one:
-                yield _of_chosen(table, actions), table
-            else:
-                yield _of_chosen(table, actions[..., run.actions]).sum(-1), table
 
     def _tables(self, outputs: Tensor) -> Iterator[Tensor]:
         """The log-probabilities of each run, `[..., num, n]`; of one choice, `[..., n]`."""

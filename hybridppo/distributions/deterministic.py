@@ -94,13 +94,9 @@ class DeterministicActions(Exploration, BoxDistribution):
     def _scaled(self, actions: Any) -> Any:
         return self.center + self.half_width * actions
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Zeros: no agent learns from the density of these actions."""
-        return outputs.new_zeros(outputs.shape[:-1])
-
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """Zeros."""
-        return outputs.new_zeros(outputs.shape[:-1])
+        return outputs.new_zeros(outputs.shape[:-1]), outputs.new_zeros(outputs.shape[:-1])
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
         raise EnvError(f"actions of a {type(self).__name__} cannot be drawn on tensors: train PPO (PPOConfig)")

@@ -66,14 +66,12 @@ class DiagonalGaussian(BoxDistribution):
         """The mean."""
         return outputs[..., : self.size]
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """A sum over the `d` independent dimensions."""
-        return self._log_prob_and_scale(outputs, actions)[0]
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over the dimensions."""
-        log_prob, log_scale = self._log_prob_and_scale(outputs, actions)
-        # H = 1/2 + log sqrt(2 pi) + log std, summed over dimensions
+        """Sums over the `d` independent dimensions."""
+        mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
+        noise, log_scale = (actions - mean) * (-log_std).exp(), log_std.sum(-1)
+        # log p = -noise^2 / 2 - log std - log sqrt(2 pi), and H = log std + 1/2 + log sqrt(2 pi), summed over them
+        log_prob = -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI
         return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
 
     def kl(self, old_outputs: Tensor, new_outputs: Tensor) -> Tensor:
@@ -83,13 +81,6 @@ class DiagonalGaussian(BoxDistribution):
         # KL = log(new std / old std) + (old std^2 + (old mean - new mean)^2) / (2 new std^2) - 1/2
         spread = (2.0 * old_log_std).exp() + (old_mean - new_mean).square()
         return (new_log_std - old_log_std + 0.5 * spread * (-2.0 * new_log_std).exp() - 0.5).sum(-1)
-
-    def _log_prob_and_scale(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
-        noise = (actions - mean) * (-log_std).exp()
-        # log p = -noise^2 / 2 - log std - log sqrt(2 pi), summed over dimensions
-        log_scale = log_std.sum(-1)
-        return -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI, log_scale
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """As in the base; deviations do not depend on observations."""
@@ -131,10 +122,6 @@ class SquashedGaussian(DiagonalGaussian):
     def _scaled(self, actions: Any) -> Any:
         return self.center + self.half_width * namespace_of(actions).tanh(actions)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """The log-probability of the normals, corrected for squashing."""
-        return self._squashed(super().log_prob(outputs, actions), actions)
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability and entropy of the normals, corrected for squashing."""
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
@@ -142,10 +129,8 @@ class SquashedGaussian(DiagonalGaussian):
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
         # [..., d, 1] -> [..., d, nodes]
         slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
-        return self._squashed(log_prob, actions), entropy + slopes + self.log_half_widths
-
-    def _squashed(self, log_prob: Tensor, actions: Tensor) -> Tensor:
-        return log_prob - _log_slope(actions).sum(-1) - self.log_half_widths
+        squashed = log_prob - _log_slope(actions).sum(-1) - self.log_half_widths
+        return squashed, entropy + slopes + self.log_half_widths
 
     def gradient(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array, Backward]:
         """That of the normals: squashing changes the log-probability by a constant, and the entropy by a mean."""

@@ -105,11 +105,6 @@ class JointDistribution(Distribution):
             start = end
         return self.join(found)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """A sum over the parts."""
-        found = [f.distribution.log_prob(f.own(outputs), f.chosen(actions)) for f in self.factors]
-        return sum(found[1:], found[0])
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the parts."""
         found = [f.distribution.log_prob_and_entropy(f.own(outputs), f.chosen(actions)) for f in self.factors]

@@ -49,12 +49,11 @@ class DistributionOfPolicies(Distribution):
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """`[*shape, noise]`, where the last of `shape` counts rows."""
-        noise = np.zeros((*shape, self.noise_size), np.float32)
-        parts = noise.reshape(*shape[:-1], -1, self._num_agents, self.noise_size)
-        for distribution, own in zip(self.distributions, self.agents, strict=True):
-            part = (*parts.shape[:-2], len(own))
-            parts[..., own, : distribution.noise_size] = distribution.draw_noise(generator, part)
-        return noise
+        games = *shape[:-1], shape[-1] // self._num_agents
+        pairs = zip(self.distributions, self.agents, strict=True)
+        drawn = [distribution.draw_noise(generator, (*games, len(own))) for distribution, own in pairs]
+        found: Array = self._of_all(np.empty((*shape, 0)), drawn, self.noise_size, np.float32)
+        return found
 
     @property
     def num_words(self) -> int:  # noqa: D102 - as in the base

@@ -150,20 +150,20 @@ class OwnDistribution(Distribution):
             learns = isinstance(value, torch.nn.Parameter | torch.nn.Module)
             require(not learns, name, "would not learn: give initial values as free, and compute with the last outputs")
         num_network = self.output_size - self.free_size
-        bias = [0.0] * num_network if own.bias is None else own.bias
+        bias = own.bias or [0.0] * num_network
         require(len(bias) == num_network, "bias", f"must have {num_network} numbers: output_size without free")
         outputs = torch.tensor([[*bias, *own.free]] * 2, dtype=torch.float32, requires_grad=True)
-        with torch.no_grad():
-            actions = own.sample(outputs, torch.from_numpy(self.draw_noise(np.random.default_rng(0), (2,))))
-            found = {"sample": actions, "mode": own.mode(outputs), "to_env": own.to_env(actions)}
-        like = torch.from_numpy(np.empty((2, *self.action_shape), self.action_dtype))
-        kinds: list[Any] = [(like.shape, like.dtype)] * 3 + [((2,), torch.float32)] * 3
+        actions = own.sample(outputs, torch.from_numpy(self.draw_noise(np.random.default_rng(0), (2,)))).detach()
+        of_actions = {"sample": actions, "mode": own.mode(outputs), "to_env": own.to_env(actions)}
+        found = {**of_actions, "log_prob": own.log_prob(outputs, actions)}
         optional = {"entropy": own.entropy(outputs), "kl": own.kl(outputs, outputs)}
-        found |= {"log_prob": own.log_prob(outputs, actions), **{n: x for n, x in optional.items() if x is not None}}
-        for (name, x), (shape, dtype) in zip(found.items(), kinds, strict=False):
-            fits = isinstance(x, torch.Tensor) and (x.shape, x.dtype) == (shape, dtype) and bool(x.isfinite().all())
+        for name, x in {**found, **{key: each for key, each in optional.items() if each is not None}}.items():
+            shape, dtype = ((2, *self.action_shape), self.action_dtype) if name in of_actions else ((2,), np.float32)
+            has_form = isinstance(x, torch.Tensor) and x.shape == shape and x.detach().numpy().dtype == dtype
+            fits = has_form and bool(x.isfinite().all())
             got = f"{[*x.shape]} of {x.dtype}: {x.tolist()}" if isinstance(x, torch.Tensor) else shown(x)
-            require(fits, name, f"must return finite numbers, {[*shape]} of {dtype} for two rows, got {got}")
+            rule = f"must return finite numbers, {[*shape]} of {np.dtype(dtype).name}, for two rows, got {got}"
+            require(fits, name, rule)
         require(found["log_prob"].requires_grad, "log_prob", "has no gradient: compute it from outputs")
 
     def _on(self, device: Any) -> ActionDistribution:
@@ -197,9 +197,6 @@ class OwnDistribution(Distribution):
     def to_env(self, actions: Any) -> Any:
         """The user's, in the shape and type of the space, and within its bounds."""
         return self._usual.to_env(self._call("to_env", actions))
-
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:  # noqa: D102
-        return self._on(outputs.device).log_prob(outputs, actions)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """The user's.

@@ -73,9 +73,6 @@ class StateDependentGaussian(Distribution):
     def to_env(self, actions: Any) -> Any:  # noqa: D102
         return self.normal.to_env(actions)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:  # noqa: D102
-        return self.normal.log_prob(outputs, actions)
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         return self.normal.log_prob_and_entropy(outputs, actions)
 

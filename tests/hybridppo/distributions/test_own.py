@@ -301,12 +301,12 @@ class Changed(Gaussian):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sample": lambda outputs, noise: outputs[..., 0]}, r"sample must return finite numbers, \[2, 2\] of torch.f"),
+        ({"sample": lambda outputs, noise: outputs[..., 0]}, r"sample must return finite numbers, \[2, 2\] of float32"),
         ({"mode": lambda outputs: outputs[..., :2].double()}, r"mode must return .* got \[2, 2\] of torch.float64"),
         ({"log_prob": lambda outputs, actions: None}, "log_prob must return .* got None"),
         ({"log_prob": lambda outputs, actions: outputs.sum(-1) - math.inf}, r"log_prob must .*: \[-inf, -inf\]"),
         ({"log_prob": lambda outputs, actions: actions.sum(-1)}, "log_prob has no gradient: compute it from outputs"),
-        ({"entropy": lambda outputs: outputs}, r"entropy must return finite numbers, \[2\] of torch.float32"),
+        ({"entropy": lambda outputs: outputs}, r"entropy must return finite numbers, \[2\] of float32"),
         ({"to_env": lambda actions: actions.long()}, "to_env must return .* got .* of torch.int64"),
         ({"bias": [0.0]}, r"bias must have 2 numbers: output_size without free"),
         ({"std": torch.nn.Parameter(torch.zeros(2))}, "std would not learn: give initial values as free"),

@@ -19,7 +19,7 @@ import torch
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.batch import require_free_names
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.trials import Training
 from hybridppo.compiled.modules import require_numba
@@ -127,7 +127,6 @@ class Preparation:
     """How long it took to make `environments`."""
     placement: Placement | Auto
     interruption: Interruption
-    debug: bool = False
 
     @property
     def seed(self) -> int:
@@ -145,7 +144,6 @@ class Preparation:
             shows = shows and not logger.isEnabledFor(logging.INFO)  # a program that logs has shown it
         if shows:
             say(line)
-        more["debug"] = self.debug
         return Plan(self.env, settings, self.environments, agent, placement, self.interruption, **more)
 
     def choose(self, agent: AnyAgent, total_steps: int) -> Choice:
@@ -202,7 +200,13 @@ def prepared(
                 "from transitions: train PPO (PPOConfig, --agent ppo), or leave step_infos out"
             )
     if debug:
-        run, placement = _in_one_process(run, placement)
+        if run.distributed != "local":
+            raise ConfigurationError(f"debug=True does not work with distributed={run.distributed}: leave one out")
+        logger.info(
+            "debug=True: no worker processes, no trials of placement auto, gradients by autograd alone (as with "
+            "fast_updates=False), with the line of the loss if one is not a number"
+        )
+        run, placement = replace(run, num_workers=0), SingleDevice("cpu") if isinstance(placement, Auto) else placement
     strategy = strategy_of(run, options.worker_timeout)
     strategy.check(config, options, run)
     options, placement = strategy.dividing(env, options), strategy.placement(placement)
@@ -216,35 +220,14 @@ def prepared(
         stack.callback(environments.close)
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun
-        yield Preparation(env, strategy, options, run, environments, seconds, placement, interruption, debug)
-
-
-def _in_one_process(run: RunOptions, placement: Placement | Auto) -> tuple[RunOptions, Placement | Auto]:
-    """The options and the placement with `debug=True`, which a line of the log names.
-
-    Raises:
-        ConfigurationError: if the training has several processes.
-    """
-    if run.distributed != "local":
-        raise ConfigurationError(f"debug=True is for one process, got distributed={run.distributed}: leave one out")
-    if isinstance(placement, Auto):
-        placement = SingleDevice("cpu")
-    logger.info(
-        "debug=True: no worker processes, no trials of placement auto, gradients by autograd alone (fast_updates, "
-        "compiled_updates and cuda_graphs are False), with the line of the loss if one is not a number"
-    )
-    return replace(run, num_workers=0), placement
+        yield Preparation(env, strategy, options, run, environments, seconds, placement, interruption)
 
 
 @contextmanager
 def _by_autograd_alone(agent: AnyAgent) -> Iterator[None]:
     """A context in which autograd computes gradients, and names the line of the loss if one is not a number."""
-    config, off = agent.config, ("fast_updates", "compiled_updates", "cuda_graphs")
-    each = {
-        name: replace(one, **{option: False for option in off if hasattr(one, option)})
-        for name, one in config.policies.items()
-    }
-    agent.config = config.with_policies(each)
+    config = agent.config
+    agent.config = replaced(config, fast_updates=False, cuda_graphs=False)
     try:
         with torch.autograd.set_detect_anomaly(True):
             yield

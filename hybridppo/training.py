@@ -326,10 +326,9 @@ def train(
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         with _new_directory(run_dir if preparation.strategy.rank == 0 else None, of_run, choice.table) as directory:
-            guests = {"profile": profile, "progress": progress, "verbose": verbose, "callbacks": own_callbacks}
-            result = run_to_the_end(
-                preparation.plan(of_run, trained, choice, directory=directory, **guests), preparation.strategy
-            )
+            guests = {"progress": progress, "verbose": verbose, "callbacks": own_callbacks, "debug": debug}
+            plan = preparation.plan(of_run, trained, choice, directory=directory, profile=profile, **guests)
+            result = run_to_the_end(plan, preparation.strategy)
     return _finished(result, on_interrupt)
 
 
@@ -474,16 +473,9 @@ def resume(
                     _go_back(directory, before, settings, made, checkpoint)
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-                guests = {
-                    "checkpoint": checkpoint,
-                    "progress": progress,
-                    "verbose": verbose,
-                    "callbacks": own_callbacks,
-                }
-                result = run_to_the_end(
-                    preparation.plan(settings, made, choice, directory=directory, **guests), preparation.strategy
-                )
-                return _finished(result, on_interrupt)
+                guests = {"progress": progress, "verbose": verbose, "callbacks": own_callbacks, "debug": debug}
+                plan = preparation.plan(settings, made, choice, directory=directory, checkpoint=checkpoint, **guests)
+                return _finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
                 directory.update_config(kept)

@@ -96,8 +96,9 @@ class Backend:
 
     def _inputs(self, minibatch: Any, steps: Batch) -> LossInputs:
         """The inputs of the loss, of the rows that are steps."""
-        with self._rounding():
-            outputs, values = (minibatch.only_steps(tensor).float() for tensor in self._forward(minibatch))
+        with self._rounding(), self._once():
+            outputs = minibatch.only_steps(minibatch.outputs(self._actor, minibatch.actor_states)).float()
+            values = minibatch.only_steps(minibatch.outputs(self.critic, minibatch.critic_states).squeeze(-1)).float()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, steps.actions)
         given = {"outputs": outputs, "values": values, "log_ratio": log_prob - steps.log_probs, "entropy": entropy}
         inputs: LossInputs = InputsOfMinibatch.of(partial(field_of, steps), agent=self._agent, **given)
@@ -121,12 +122,6 @@ class Backend:
             gradient.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
         self._agent.optimizer.step()
         return norm
-
-    def _forward(self, minibatch: Batch) -> tuple[Tensor, Tensor]:
-        """The actor's outputs `[B, outputs]` and the critic's values `[B]`; with time, `[L, S]` in place of `[B]`."""
-        with self._once():
-            outputs = minibatch.outputs(self._actor, minibatch.actor_states)
-            return outputs, minibatch.outputs(self.critic, minibatch.critic_states).squeeze(-1)
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:

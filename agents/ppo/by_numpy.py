@@ -46,12 +46,7 @@ class NumpyBackend(Backend):
     @staticmethod
     def supports(agent: Any) -> bool:
         """Whether loss, distribution and networks are known, and products are not rounded."""
-        return (
-            not agent.has_own_loss
-            and agent.config.precision == "fp32"
-            and agent.distribution.has_gradient
-            and has_known_networks(agent)
-        )
+        return not agent.has_own_loss and has_known_networks(agent)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -287,8 +282,6 @@ class NumpyNetworks(NumpyBackend):
         """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
             agent.has_own_loss
-            and agent.config.precision == "fp32"
-            and agent.distribution.has_gradient
             and not getattr(agent.actor_network, "explores", False)
             and has_known_networks(agent)
             and agent.config.samples_per_minibatch <= block_size_of(agent)
@@ -422,6 +415,8 @@ def has_known_networks(agent: Any) -> bool:
     twins = [twin for twin in (twin_of(actor), twin_of(critic)) if isinstance(twin, NumpyTwin)]
     return (
         agent.config.recurrent is None
+        and agent.config.precision == "fp32"
+        and agent.distribution.has_gradient
         and {*actor.parameters()}.isdisjoint(critic.parameters())
         and len(twins) == 2
         and all(twin.columns is not None for twin in twins)

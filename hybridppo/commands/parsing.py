@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "placement and speed": (
         *fields_of(PlacementOptions), "num_workers", "env_threads", "compiled", "fast_updates", "compiled_updates",
-        "cuda_graphs", "precision", "torch_threads", "buffer_on", "debug_training",
+        "cuda_graphs", "precision", "torch_threads", "buffer_on",
     ),
     "saving and logging": (
         "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "track_project", "track_entity", "track_name",

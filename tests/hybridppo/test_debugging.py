@@ -70,7 +70,7 @@ def test_an_error_shows_the_line_of_the_loss(tmp_path: Path) -> None:
 
 
 def test_several_processes_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="debug=True is for one process, got distributed=multi:2"):
+    with pytest.raises(ConfigurationError, match="debug=True does not work with distributed=multi:2"):
         train(debug=True, distributed=MultiLearner(2))
 
 

@@ -143,7 +143,9 @@ class RunDirectory:
         try:
             config = files.object_in(files.read_file(file), file)
         except OSError as error:
-            raise RunDirectoryError(f"{path} is no run directory: {error}") from error
+            missing = f"it has no {CONFIG}" if os.path.exists(path) else "it does not exist"
+            why = missing if isinstance(error, FileNotFoundError) else error
+            raise RunDirectoryError(f"{path} is no run directory: {why}") from error
         except RunDirectoryError as error:
             what = "is a file: pass a run's folder (load, evaluate, export and start_from take agents' files, too)"
             raise error if file.name == CONFIG else RunDirectoryError(f"{file} {what}") from error

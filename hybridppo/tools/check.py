@@ -96,7 +96,7 @@ class EnvReport:
             times += [f"{shown_seconds(self.seconds_per_reset)} a reset"] if np.isfinite(self.seconds_per_reset) else []
             times += [f"episodes of {np.mean(self.episode_lengths):.0f} steps"] if self.episode_lengths else []
             lines.append(", ".join(times))
-        lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
+        lines.append(f"{'OK: hybridppo can' if self.is_usable else 'hybridppo cannot'} train in {self.name}")
         return "\n".join(lines)
 
 

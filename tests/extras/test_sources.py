@@ -104,7 +104,7 @@ def test_it_is_checked(env_id: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["check", env_id, "--steps", "150"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert f"{env_id}: can be trained in" in said
+    assert f"OK: hybridppo can train in {env_id}" in said
     assert ("mission" in said) == env_id.startswith("MiniGrid")
 
 

@@ -387,7 +387,7 @@ def assert_is_one_message(err: str, *parts: str) -> None:
     ("arguments", "parts"),
     [
         (["train", "CartPoel-v1", "--total-steps", "1", "--run-dir", "run"], ["CartPoel"]),
-        (["resume", "no_such_run"], ["no_such_run is no run directory"]),
+        (["resume", "no_such_run"], ["no_such_run is no run directory: it does not exist"]),
         (["evaluate", "no_such_run"], ["no_such_run is no run directory"]),
         (["placements", "CartPoel-v1"], ["CartPoel"]),
     ],

@@ -18,8 +18,8 @@ SAID = {
     "01_first_training": ["return, mean of the last 100 episodes: ", "return of one episode: 500", "80,"],
     "02_placements": ["1 thread: ", "placement auto: ", "return, mean of the last 100 episodes: "],
     "03_own_environment": [
-        "Warehouse: cannot be trained in",
-        "Fixed: can be trained in",
+        "hybridppo cannot train in Warehouse",
+        "OK: hybridppo can train in Fixed",
         "grown to 8 places",
         "['charge'][0] is nan",
     ],

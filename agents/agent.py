@@ -10,7 +10,7 @@ network that learns.
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from types import UnionType
@@ -466,15 +466,10 @@ class PolicyAgent:
         """A context for an update, with its loop. Numbers that are not finite are looked for after it."""
         # A program may have turned gradients off.
         with torch.enable_grad(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            loop = self.loop()
-            with self._own_noise():
+            loop, seed, device = self.loop(), (self._noise_seed, self.version), self.parameters.values.device
+            # Modules such as dropout draw noise that follows from the seed.
+            with noise_from(seed, device) if self._depends_on_training else nullcontext():
                 yield loop
-
-    def _own_noise(self) -> AbstractContextManager[None]:
-        """A context in which modules such as dropout draw noise that follows from the seed."""
-        if not self._depends_on_training:
-            return nullcontext()
-        return noise_from((self._noise_seed, self.version), self.parameters.values.device)
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:

@@ -112,10 +112,11 @@ def spaces_of_policy(
     for kind, space in (("observation", observation_space), ("action", action_space)):
         if isinstance(space, SpacesOfAgents):
             if difference := space.difference(own):
+                kinds = ", ".join(f'"{name}": PPOConfig()' for name in dict.fromkeys(map(policy_by_name, own)))
                 raise ConfigurationError(
                     f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space "
-                    f"{difference}: give them a policy each (policy_of=...), or make their spaces alike, as by padding "
-                    "(supersuit's pad_observations_v0 and pad_action_space_v0 do)"
+                    f"{difference}. Train a policy for each kind, config={{{kinds}}} (with policy_of=...), or make "
+                    "their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 do)"
                 )
             space = space.spaces[own[0]]
         found.append(space)

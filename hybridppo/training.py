@@ -19,7 +19,7 @@ import gymnasium as gym
 from torch import nn
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PoliciesConfig, PolicyOf, by_id, policies_of, policy_by_name
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, by_id, policies_of, spaces_of_policy
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
@@ -81,7 +81,7 @@ from hybridppo.settings import (
     suggests_arguments,
     tell_what_runs,
 )
-from hybridppo.spaces.of_agents import SpacesOfAgents, each_space
+from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import kernels_taken
 from hybridppo.system.validation import require_bools
@@ -798,20 +798,12 @@ def agent_to_train(
     """The agent to train: the existing one, or a new one.
 
     Raises:
-        ConfigurationError: if the existing one was made for other spaces.
+        ConfigurationError: if the existing one was made for other spaces, or agents of one policy have different ones.
     """
     observations, actions = environments.observation_space, environments.action_space
     if not isinstance(config, PoliciesConfig):
-        for kind, space in (("observation", observations), ("action", actions)):
-            if isinstance(space, SpacesOfAgents):
-                names = dict.fromkeys(map(policy_by_name, environments.agents))
-                kinds = ", ".join(f'"{name}": PPOConfig()' for name in names)
-                raise ConfigurationError(
-                    f"the agents of this environment have different spaces: the {kind} space "
-                    f"{space.difference(environments.agents)}. Train a policy for each kind, config={{{kinds}}}, or "
-                    "make their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 "
-                    "do)"
-                )
+        of_policy = dict.fromkeys(environments.agents, "policy")
+        observations, actions = spaces_of_policy(observations, actions, "policy", of_policy)
     if isinstance(agent, AnyAgent):
         require_spaces_of(agent, environments, error=ConfigurationError)
         return agent

@@ -194,11 +194,9 @@ def prepared(
     for each in config.policies.values():
         if isinstance(each, PPOConfig) and each.compiled_updates and each.fast_updates:
             require_numba("compiled_updates=True")
-        if options.step_infos and not isinstance(each, PPOConfig):
-            raise ConfigurationError(
-                f"step_infos={options.step_infos!r} are columns of rollouts, and an agent with a replay buffer learns "
-                "from transitions: train PPO (PPOConfig, --agent ppo), or leave step_infos out"
-            )
+        if not isinstance(each, PPOConfig):
+            kind, remedy = "agents with a replay buffer", "train PPO (PPOConfig, --agent ppo), or leave it out"
+            options.refuse(kind, "step_infos", remedy=remedy)
     if debug:
         if run.distributed != "local":
             raise ConfigurationError(f"debug=True does not work with distributed={run.distributed}: leave one out")

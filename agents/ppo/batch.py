@@ -340,16 +340,13 @@ def require_free_names(names: Sequence[str]) -> None:
     Raises:
         ConfigurationError: naming the first of them.
     """
-    for number, name in enumerate(names):
-        if name in {*Batch.__annotations__, *Rollout.__dataclass_fields__} or hasattr(Batch, name):
-            what = "is the name of something else in rollouts"
-        elif name in names[:number] or name[0] == "_" or {*name} & {*".*?"}:
-            what = "must be named once, without a dot, a wildcard, or _ at the beginning"
-        else:
-            continue
-        raise ConfigurationError(
-            f"step_infos: {name!r} {what}: let the environment, or a wrapper, write the number under another name"
-        )
+    taken = {*Batch.__annotations__, *Rollout.__dataclass_fields__, *dir(Batch)}
+    for name in names:
+        if name in taken or "." in name or name[0] == "_":
+            raise ConfigurationError(
+                f"step_infos: {name!r} cannot name a column of rollouts, which have something else of that name, or no "
+                "name with a dot or _ at its beginning: let the environment, or a wrapper, write it under another name"
+            )
 
 
 def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
 
-from hybridppo.environments.infos import InfoNumbers, Sums, refused
+from hybridppo.environments.infos import InfoNumbers, Sums
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
@@ -58,6 +58,8 @@ class Environments(ABC):
 
     _has_infos: ClassVar[bool] = False
     """Whether `step` can take numbers from infos."""
+    info_names: Sequence[str] = ()
+    """The entries of infos that are summed up, and patterns of them."""
     step_infos: Sequence[str] = ()
     """The entries of infos that become columns of rollouts."""
     skips_row_after_end: bool = False
@@ -143,19 +145,18 @@ class Environments(ABC):
             ConfigurationError: if the environments have no infos.
         """
         if not self._has_infos:
-            option, what = "step_infos" if steps else "info_metrics", f"{type(self).__name__} of {self.num_envs}"
-            raise refused(option, what)
-        self._infos, self.step_infos = InfoNumbers(names, self.num_envs), tuple(steps)
+            raise ConfigurationError(
+                f"{'step_infos' if steps else 'info_metrics'} are not available from {type(self).__name__} of "
+                f"{self.num_envs}: train in copies that the library steps (vectorization='sync'), in this process, in "
+                "workers or over Ray's samplers, or as tensors, or leave it out"
+            )
+        self.info_names, self.step_infos = tuple(names), tuple(steps)
+        self._infos = InfoNumbers(names, self.num_envs)
 
     def write_infos(self, columns: Mapping[str, Array], row: int) -> None:
         """Write the entries of `step_infos` in the next steps to these arrays `[T, N]`, from a row on."""
         assert self._infos is not None  # `measure_infos` was called
         self._infos.written, self._infos.row = columns, row
-
-    @property
-    def info_names(self) -> Sequence[str]:
-        """The entries that are summed up."""
-        return () if self._infos is None else self._infos.names
 
     def leave_out_infos(self, env: int) -> None:
         """Count no further infos of an environment."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.errors import BadValueError, ConfigurationError, shown
+from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import real
 
@@ -21,7 +21,6 @@ class EntryNames:
     """The entries of infos that `info_metrics` names; a name with * or ? is a pattern of names."""
 
     def __init__(self, asked: Sequence[str]) -> None:
-        self.asked = asked
         self._patterns = [name for name in asked if "*" in name or "?" in name]
         self._plain = [name for name in asked if name not in self._patterns]
 
@@ -50,7 +49,6 @@ class InfoNumbers:
     """
 
     def __init__(self, names: Sequence[str], num_columns: int) -> None:
-        self.names = tuple(names)
         self.left_out: set[int] = set()
         """Columns whose infos do not count."""
         self._entries = EntryNames(names)
@@ -75,7 +73,7 @@ class InfoNumbers:
         if column in self.left_out:
             return
         entries = info if isinstance(info, (dict, Mapping)) else {}  # `dict` first, which is faster
-        for name in self._entries.among(entries) if self.names else ():
+        for name in self._entries.among(entries):
             if (value := entries.get(name)) is not None:
                 self._count(column, name, finite(name, value, "info_metrics"))
         for name, rows in self.written.items():
@@ -205,12 +203,4 @@ def lacking(name: str, entries: Iterable[Any]) -> BadValueError:
     return BadValueError(
         f"its info has no {name!r}, which every step must have (step_infos): it has {known}; let the environment, or a "
         "wrapper, write it in every step"
-    )
-
-
-def refused(option: str, what: str) -> ConfigurationError:
-    """The error for environments without infos."""
-    return ConfigurationError(
-        f"{option} are not available from {what}: train in copies that the library steps (vectorization='sync'), "
-        "in this process, in workers or over Ray's samplers, or as tensors, or leave it out"
     )

@@ -254,8 +254,7 @@ class MultiAgentEnvironment:
             self.rows[slot] = self._own_rows[slot] = 0
         elif observation is None:
             end = "terminated" if terminated else "truncated"
-            why = "for keeps_final_observations" if terminated else "to bootstrap from"
-            raise BadValueError(f"{self._names[slot]} was {end}, and its step returned no final observation {why}")
+            raise BadValueError(f"{self._names[slot]} was {end}, and its step returned no final observation")
         else:
             self._write(slot, observation, info, has_ended=True)
 

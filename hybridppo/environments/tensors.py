@@ -386,7 +386,7 @@ class TensorEnvironments(Environments):
         if "final_observation" in infos:  # its name before gymnasium 1.0
             raise BadValueError("infos has 'final_observation', which must have the name 'final_obs'")
         finals, further = infos.get("final_obs"), self._infos_of_step(infos, **flags) if self.step_infos else {}
-        if self._entries.asked or "log" in infos or "episode" in infos:
+        if self.info_names or "log" in infos or "episode" in infos:
             self._add_infos(infos)
         if finals is not None:
             finals = self._rows(finals, "the final observations")
@@ -398,11 +398,12 @@ class TensorEnvironments(Environments):
 
     def measure_infos(self, names: Sequence[str], steps: Sequence[str] = ()) -> None:
         """As in the base. An entry is in `infos["log"]` or in `infos`, one number or one for each environment."""
-        self._entries, self.step_infos, self._totals = EntryNames(tuple(names)), tuple(steps), {}
+        self.info_names, self.step_infos = tuple(names), tuple(steps)
+        self._entries, self._totals = EntryNames(names), {}
         self._counted.fill_(True)
 
     def leave_out_infos(self, env: int) -> None:  # noqa: D102 - as in the base
-        if self._entries.asked:
+        if self.info_names:
             self._counted[env] = False
 
     def _infos_of_step(self, infos: Mapping[str, Any], terminated: Tensor, truncated: Tensor) -> dict[str, Tensor]:
@@ -427,8 +428,8 @@ class TensorEnvironments(Environments):
             if (value := entries.get(name)) is None:
                 continue
             try:
-                found = torch.as_tensor(value, device=None if isinstance(value, bool | int | float) else self.device)
-                found = found.to(torch.float32)
+                where = None if isinstance(value, bool | int | float) else self.device
+                found = torch.as_tensor(value, dtype=torch.float32, device=where)
             except (TypeError, ValueError, RuntimeError):
                 raise BadValueError(f"infos[{name!r}] must be numbers (info_metrics), and is {shown(value)}") from None
             total, number = self._totals.get(name, (0.0, 0.0))
@@ -441,20 +442,16 @@ class TensorEnvironments(Environments):
     def take_infos(self) -> Sums:
         """As in the base; it waits for the device once. Numbers that nobody asked for are left out if not finite."""
         totals, self._totals = self._totals, {}
-        numbers = [torch.as_tensor(number, dtype=torch.float32) for pair in totals.values() for number in pair]
-        on_host = iter(torch.stack([number.to(self.device) for number in numbers]).tolist() if numbers else ())
-        sums: Sums = {name: [next(on_host), next(on_host), 0.0, 0.0] for name in totals}
+        as_number = partial(torch.as_tensor, dtype=torch.float32, device=self.device)
+        numbers = [torch.stack([as_number(number) for number in pair]) for pair in totals.values()]
+        found = torch.stack(numbers).tolist() if numbers else []
+        sums: Sums = {name: [*pair, 0.0, 0.0] for name, pair in zip(totals, found, strict=True)}
         asked = {*self._entries.among(dict.fromkeys(totals, 0.0))}
         for name in [name for name, (total, *_) in sums.items() if not math.isfinite(total)]:
             if name in asked:
                 raise EnvError(f"{self.name}: infos[{name!r}] must be finite numbers (info_metrics), and are not")
             del sums[name]
         return sums
-
-    @property
-    def info_names(self) -> Sequence[str]:
-        """As in the base."""
-        return self._entries.asked
 
     def _guarded(self, when: str, call: Callable[[], Found]) -> Found:
         """The result of a call; errors of the environment name it."""

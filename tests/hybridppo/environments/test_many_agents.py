@@ -235,7 +235,7 @@ BAD: dict[str, tuple[Callable[[], FaultyAgents], str]] = {
     ),
     "a truncated agent not observed": (
         at(10, part(0, "agent_0", None)),
-        "agent 'agent_0' was truncated, and its step returned no final observation to bootstrap from",
+        "agent 'agent_0' was truncated, and its step returned no final observation",
     ),
     "a stranger in a reset": (
         at(0, part(0, "agent_7", np.zeros(3, np.float32))),

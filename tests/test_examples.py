@@ -67,7 +67,7 @@ if __name__ == "__main__":
     result = hybridppo.train("CartPole-v1", total_steps=20_000)
     print(result.metrics["episode_return_mean"])
 """
-BESIDE = ("Nearest", "make", "demonstrations")
+BESIDE = ("Nearest", "WithCost", "make", "demonstrations")
 """Parts of examples that make environments and demonstrations."""
 
 
@@ -197,7 +197,9 @@ def loss_of(agent: Any, columns: dict[str, Tensor], **changes: Tensor) -> Loss:
 
 
 @torch.no_grad()
-def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], is_cut_off: bool) -> Any:
+def prepared(
+    agent: Any, seen: list[float], last: float, rewards: list[float], is_cut_off: bool, infos: Any = None
+) -> Any:
     """What an update learns from a rollout of one environment, whose episode ends with the last step.
 
     Args:
@@ -206,6 +208,7 @@ def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], i
         last: those of the episode's last observation.
         rewards: of the steps.
         is_cut_off: whether the episode is truncated; else it terminates.
+        infos: numbers of infos by name.
     """
     numbers = torch.tensor([*seen, last])[:, None, None].expand(-1, 1, 4)
     steps, nothing = len(rewards), torch.zeros(len(rewards), 1)
@@ -213,7 +216,8 @@ def prepared(agent: Any, seen: list[float], last: float, rewards: list[float], i
     cut_off = ends & is_cut_off
     rows, final = torch.arange(steps), numbers[-1]
     of_steps = torch.tensor(rewards)[:, None]
-    rollout = Rollout(numbers[:-1], nothing, nothing, of_steps, ends & ~cut_off, cut_off, rows, rows[-1:], final)
+    columns = (numbers[:-1], nothing, nothing, of_steps, ends & ~cut_off, cut_off, rows, rows[-1:], final)
+    rollout = Rollout(*columns, infos=infos)
     return agent.prepared(replace(agent.normalization.seen(rollout), rewards=of_steps))
 
 
@@ -233,16 +237,23 @@ def test_costs_have_returns_and_a_multiplier() -> None:
     agent = made(ppo_lagrangian.PPOLagrangian, cost_limit=1 / 6, multiplier_rate=2)
     critic = agent.modules_of["costs"]
     critic[0].weight.data[0, 0], critic[-1].weight.data[0, 0] = 9.0, 0.5  # values: 0 for 0, 0.5 for 1 or 2
-    steps = prepared(agent, [0.0, 1.0, 0.0, 0.0], 2.0, [0.0, 0.0, 4.0], True)
-    assert steps.costs.flatten().tolist() == [1.0, 0.0, 1.0]
+    costs = torch.tensor([[1.0], [0.0], [1.0]])
+    steps = prepared(agent, [0.0, 1.0, 0.0, 0.0], 2.0, [0.0, 0.0, 4.0], True, infos={"cost": costs})
     assert float(critic.multiplier) == pytest.approx(2 * (2 / 3 - 1 / 6))
     assert steps.cost_returns.flatten().tolist() == pytest.approx([1.3125, 0.625, 1.25])
     # Advantages of rewards are [1, 2, 4], and those of costs [1.3125, 0.125, 1.25]; the multiplier is 1.
     assert steps.advantages.flatten().tolist() == pytest.approx([-0.15625, 0.9375, 1.375])
     assert steps.returns.flatten().tolist() == [1.0, 2.0, 4.0]
-    loss = loss_of(agent, {"costs": torch.ones(1), "cost_returns": torch.tensor([1.25])})
+    loss = loss_of(agent, {"cost": torch.ones(1), "cost_returns": torch.tensor([1.25])})
     assert loss.total.item() == pytest.approx(agent.config.value_coef * 0.5 * 1.25**2)
     assert dict(loss.extra) == {"cost": 1.0, "multiplier": pytest.approx(1.0)}
+
+
+def test_a_step_costs_if_the_cart_is_fast_after_it() -> None:
+    env = ppo_lagrangian.make()
+    env.reset(seed=0)
+    steps = [env.step(1) for _ in range(3)]
+    assert [info["cost"] for *_, info in steps] == [float(abs(seen[1]) > 0.2) for seen, *_ in steps] == [0.0, 1.0, 1.0]
 
 
 def test_novelty_has_its_own_discount_and_goes_on_after_an_episode() -> None:

@@ -1,7 +1,7 @@
 """Build the site: every page of `docs/`, the notebooks, and the reference, as HTML.
 
-    make docs                               runs the notebooks, which takes some minutes
-    python scripts/site.py --no-notebooks   shows the notebooks without their outputs
+    make docs                               runs the notebooks, in about five minutes on two cores
+    python scripts/site.py --no-notebooks   shows the notebooks with their stored outputs
 
 All files in git are copied to `build/site/source`, so that links between pages, notebooks and sources lead to the same
 places as in the repository. Sphinx makes `build/site/html` from them. A warning is an error.

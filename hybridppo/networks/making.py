@@ -213,11 +213,6 @@ def checked_networks(
         ConfigurationError: if `networks` is no function, or they are not two modules, their inputs or outputs have
             wrong shapes, or another agent has some of their layers.
     """
-    if not callable(networks) or isinstance(networks, nn.Module):
-        raise ConfigurationError(
-            f"networks must be a function that makes actor and critic (docs/networks.md, Networks of your own), got "
-            f"{shown(networks)}"
-        )
     for field in ("recurrent", "use_sde", "actor_keys", "critic_keys", "critic_observes"):
         if (value := getattr(config, field)) != getattr(type(config), field):
             raise ConfigurationError(

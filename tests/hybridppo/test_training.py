@@ -704,7 +704,7 @@ def test_agents_are_evaluated_with_a_placement_object_and_under_names() -> None:
 )
 def test_a_part_of_an_agent_that_is_no_function_is_refused(part: str, given: Any) -> None:
     options: dict[str, Any] = {part: given}
-    with pytest.raises(ConfigurationError, match=f"{part} must be a function"):
+    with pytest.raises(ConfigurationError, match=f"{part}.* must be a function"):
         hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2), **options)
 
 

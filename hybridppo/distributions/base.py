@@ -52,7 +52,7 @@ class Distribution:
     free_init: Sequence[float] | None = None
     """Initial values of these parameters; None for `log_std_init` of the configuration."""
     bias_init: Sequence[float] | None = None
-    """Initial bias of the network's last layer; None for that of the configuration."""
+    """Initial biases of the network's last layer; None for those of the configuration."""
     mask_size: int = 0
     """Number of outputs, the first ones, that are logits: the length of a mask."""
     noise_size: int

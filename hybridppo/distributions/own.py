@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +53,9 @@ class ActionDistribution:
     noise_size: int
     """Standard normal numbers that one action takes; by default one for each number of an action.
     `torch.special.ndtr(noise)` is uniform."""
-    free: Sequence[float] = ()
+    free: Iterable[float] = ()
     """Initial values of the last outputs, if they depend on no observation, as log standard deviations often do."""
-    bias: Sequence[float] | None = None
+    bias: Iterable[float] | None = None
     """Initial values of the other outputs; None for 0."""
     mask_size: int = 0
     """Number of outputs, the first ones, that are logits of choices, which an action mask may forbid."""
@@ -124,9 +124,11 @@ class OwnDistribution(Distribution):
                     f"action space that returns an object of one, got {shown(make)}"
                 )
             self._own, self.output_size, self.noise_size = own, own.output_size, own.noise_size
-            self.mask_size, self.free_size = own.mask_size, len(own.free)
-            self.free_init, self.bias_init = own.free, own.bias
-            self._try_out(own)
+            self.mask_size, self.free_init = own.mask_size, [float(number) for number in own.free]
+            self.free_size = len(self.free_init)
+            bias = [0.0] * (self.output_size - self.free_size) if own.bias is None else own.bias
+            self.bias_init = [float(number) for number in bias]
+            self._try_out(own, [*self.bias_init, *self.free_init])
         except HybridPPOError:
             raise
         except Exception as error:  # the user's class may raise any error
@@ -138,8 +140,8 @@ class OwnDistribution(Distribution):
         """Leaves out copies on devices, which another process may not have."""
         return {**vars(self), "_copies": {}}
 
-    def _try_out(self, own: ActionDistribution) -> None:
-        """Refuse an object with parameters, or whose methods return other tensors than they should."""
+    def _try_out(self, own: ActionDistribution, initial: list[float]) -> None:
+        """Refuse an object with parameters, or whose methods return other tensors for the initial outputs."""
         import torch
 
         def require(holds: bool, name: str, rule: str) -> None:
@@ -149,10 +151,9 @@ class OwnDistribution(Distribution):
         for name, value in vars(own).items():
             learns = isinstance(value, torch.nn.Parameter | torch.nn.Module)
             require(not learns, name, "would not learn: give initial values as free, and compute with the last outputs")
-        num_network = self.output_size - self.free_size
-        bias = own.bias or [0.0] * num_network
-        require(len(bias) == num_network, "bias", f"must have {num_network} numbers: output_size without free")
-        outputs = torch.tensor([[*bias, *own.free]] * 2, dtype=torch.float32, requires_grad=True)
+        rule = f"must have {self.output_size - self.free_size} numbers: output_size without free"
+        require(len(initial) == self.output_size, "bias", rule)
+        outputs = torch.tensor([initial, initial], requires_grad=True)
         actions = own.sample(outputs, torch.from_numpy(self.draw_noise(np.random.default_rng(0), (2,)))).detach()
         of_actions = {"sample": actions, "mode": own.mode(outputs), "to_env": own.to_env(actions)}
         found = {**of_actions, "log_prob": own.log_prob(outputs, actions)}

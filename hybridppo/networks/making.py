@@ -112,7 +112,7 @@ def actor_and_critic(
     actor = make.network(seen, trunk, sizes, num_outputs, ACTOR_GAIN, mask_size=mask_size, log_std=log_std)
     if distribution.bias_init is not None:
         head: Any = actor.network.head if isinstance(actor, RecurrentNetwork) else actor.head
-        head.bias.data.copy_(torch.tensor(distribution.bias_init))
+        head.bias.data.copy_(torch.tensor(distribution.bias_init, dtype=torch.float32))
     return actor, make.network(make.parts("critic_keys"), trunk, sizes_of_critic(config), 1, CRITIC_GAIN)
 
 

@@ -34,7 +34,7 @@ class Gaussian(ActionDistribution):
 
     def __init__(self, space: Any) -> None:
         super().__init__(space)
-        self.output_size, self.free, self.bias = 2 * self.size, [0.25] * self.size, [0.5] * self.size
+        self.output_size, self.free, self.bias = 2 * self.size, [0.25] * self.size, torch.full((self.size,), 0.5)
         self.one = torch.ones(1)
 
     def normal(self, outputs: Tensor) -> Normal:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, TypeVar
 
-from hybridppo.errors import ConfigurationError, HybridPPOError, hint_of, meant, shown
+from hybridppo.errors import ConfigurationError, HybridPPOError, hint, shown
 from hybridppo.system.validation import LARGEST_FLOAT, each_once, held_by_json, require
 
 ScheduleFunction = Callable[[float], float]
@@ -131,8 +131,8 @@ class OfOnePolicy:
         fields: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
         for name, value in named.items():
             if name not in fields:
-                hint = hint_of(meant(name, value, fields, sizes_of(cls) | sizes_of(named)))
-                raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{hint}")
+                meant = hint(name, value, fields, sizes_of(cls) | sizes_of(named))
+                raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{meant}")
         return super().__new__(cls)
 
     @property

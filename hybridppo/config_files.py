@@ -23,7 +23,7 @@ from hybridppo.agents.schedules import sizes_of
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.packages import import_modules
-from hybridppo.errors import ConfigurationError, hint_of, is_installed, meant, meant_by, message_of, pip_install, shown
+from hybridppo.errors import ConfigurationError, hint, is_installed, message_of, pip_install, shown
 from hybridppo.settings import RunOptions, fields_of
 from hybridppo.system.validation import each_once, require_path
 
@@ -146,9 +146,9 @@ def _checked(file: Path, text: str, values: dict[str, Any], section: str | None,
     names = fields_of(*kinds.values())
     for option, value in values.items():
         if option not in names and option not in OWN:
-            hint = hint_of(meant(option, value, [*names, *OWN], sizes_of(kind) | sizes_of(values)))
+            meant = hint(option, value, [*names, *OWN], sizes_of(kind) | sizes_of(values))
             of = "" if section is None else f" for the environment {section!r}"
-            raise error(option, f"there is no option {option!r}{of}{hint}")
+            raise error(option, f"there is no option {option!r}{of}{meant}")
     groups = {}
     for group, of_group in kinds.items():
         own = {
@@ -180,10 +180,8 @@ def own_agent(name: str | None) -> type[Any] | None:
     if name is None or not module:
         if name is None or name in AGENTS:
             return None
-        near = meant_by(name, AGENTS)
-        hint = f": did you mean {near}?" if near else ""
         rule = f"one of {', '.join(AGENTS)}, or a class as module:Class"
-        raise ConfigurationError(f"agent must be {rule}, got {shown(name)}{hint}")
+        raise ConfigurationError(f"agent must be {rule}, got {shown(name)}{hint(name, None, AGENTS)}")
     import_modules(module, " of agent")
     found = getattr(sys.modules[module], kind, None)
     if not (isinstance(found, type) and issubclass(found, tuple(AGENTS.values()))):

@@ -1,6 +1,7 @@
 """The library's errors. A message names the fault, the value, and the remedy, such as a name that was meant."""
 
 import difflib
+import json
 import math
 import os
 import shlex
@@ -8,8 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib import resources
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 
 class HybridPPOError(Exception):
@@ -147,121 +149,59 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def meant_by(name: str, ours: Iterable[str]) -> str | None:
-    """The name that is most like another one; None if none is like it."""
-    return next(iter(difflib.get_close_matches(name, list(ours), 1)), None)
-
-
-class Meant(NamedTuple):
-    """A name of the library that was probably meant by another one."""
-
-    name: str
-    value: Any = None
-    """The value that means the same; None if it is not known."""
-    why: str = ""
-    """Why it is another value."""
-
-
-_OF_ONE_MEANING = {
-    "env_id": "env env_name gym_id task",
-    "total_steps": "timesteps total_timesteps n_timesteps num_timesteps max_timesteps total_env_steps",
-    "num_envs": "n_envs num_env nenvs num_environments",
-    "num_steps": "n_steps nsteps num_steps_per_env rollout_length rollout_steps rollout_fragment_length horizon",
-    "num_epochs": "n_epochs nepochs update_epochs num_sgd_iter num_learning_epochs noptepochs ppo_epochs",
-    "num_minibatches": "num_mini_batches n_minibatches nminibatches",
-    "minibatch_size": "batch_size mini_batch_size sgd_minibatch_size",
-    "learning_rate": "lr pi_lr actor_lr actor_learning_rate",
-    "critic_learning_rate": "critic_lr vf_lr value_lr",
-    "anneal_learning_rate": "anneal_lr",
-    "gamma": "discount discount_factor",
-    "gae_lambda": "lam lambda_ gae_lam",
-    "clip_range": "clip_coef clip_param clip_ratio cliprange clip_eps eps_clip",
-    "entropy_coef": "ent_coef entropy_coeff ent_coeff entropy_loss_coef",
-    "max_grad_norm": "grad_clip",
-    "normalize_advantage": "norm_adv normalize_advantages",
-    "normalize_observations": "norm_obs obs_normalization normalize_obs",
-    "normalize_rewards": "norm_reward norm_rewards normalize_reward",
-    "hidden_sizes": "net_arch hidden_dims hiddens actor_hidden_dims fcnet_hiddens",
-    "critic_hidden_sizes": "critic_hidden_dims",
-    "episodes_per_evaluation": "evaluate_episodes n_eval_episodes",
-    "num_workers": "num_env_runners n_workers num_processes",
-    "progress": "progress_bar",
-    "run_dir": "log_dir logdir save_path",
-    "train_frequency": "train_freq",
-    "exploration_std": "act_noise exploration_noise",
-    "target_noise_std": "target_policy_noise",
-    "target_noise_clip": "noise_clip",
-}
-"""Names of other libraries, or of older versions, for the same thing, by our names."""
-_HALF = "the value loss is half the squared error here, as in CleanRL, whose value is the same"
-_ROLLOUTS = "of {num_envs} x {num_steps} steps"
-_CONVERTED: dict[str, tuple[str, Callable[[float, Mapping[str, int]], Any], str]] = {
-    **dict.fromkeys(
-        ("vf_coef", "vf_loss_coeff", "value_loss_coef", "vf_loss_coef"),
-        ("value_coef", lambda x, _: 2 * float(x), _HALF),
+_NAMES_ELSEWHERE = "names_elsewhere.json"
+"""Names of other libraries, or of older versions, by ours; behind a comma the unit, if it is another one."""
+_UNITS: dict[str, tuple[Callable[[Any, Mapping[str, int]], Any], str]] = {
+    "": (lambda x, sizes: x, ""),
+    "twice": (
+        lambda x, sizes: 2.0 * x,
+        "the value loss is half the squared error here, and in CleanRL",
     ),
-    **dict.fromkeys(
-        ("init_std", "init_noise_std"), ("log_std_init", lambda x, _: round(math.log(x), 4), "the logarithm")
-    ),
-    **dict.fromkeys(
-        ("train_batch_size", "train_batch_size_per_learner", "steps_per_epoch"),
-        ("num_steps", lambda x, sizes: round(x / sizes["num_envs"]), "of each of {num_envs} environments"),
-    ),
-    **dict.fromkeys(
-        ("max_iterations", "num_iterations", "num_learning_iterations", "num_updates"),
-        ("total_steps", lambda x, sizes: round(x * sizes["num_envs"] * sizes["num_steps"]), f"iterations {_ROLLOUTS}"),
-    ),
-    "save_interval": (
-        "checkpoint_every",
+    "logarithm": (lambda x, sizes: round(math.log(x), 4), "the logarithm"),
+    "complement": (lambda x, sizes: round(1.0 - x, 10), "1 minus it"),
+    "per environment": (lambda x, sizes: round(x / sizes["num_envs"]), "of each of {num_envs} environments"),
+    "vector steps": (lambda x, sizes: round(x * sizes["num_envs"]), "steps of {num_envs} environments"),
+    "iterations": (
         lambda x, sizes: round(x * sizes["num_envs"] * sizes["num_steps"]),
-        f"iterations {_ROLLOUTS}",
+        "iterations of {num_envs} x {num_steps} steps",
     ),
-    "save_freq": (
-        "checkpoint_every",
-        lambda x, sizes: round(x * sizes["num_envs"]),
-        "steps of {num_envs} environments",
-    ),
-    "eval_freq": ("evaluate_every", lambda x, sizes: round(x * sizes["num_envs"]), "steps of {num_envs} environments"),
-    "polyak": ("tau", lambda x, _: round(1 - x, 10), "1 - polyak"),
-    "tensorboard_log": ("track", lambda x, _: "tensorboard", "it writes into run_dir"),
 }
-"""Names of other libraries for the same thing in another unit: our name, the conversion, and why."""
+"""For each unit, the conversion of a value with the numbers of environments and steps, and the reason."""
 
 
-def hint_of(found: Meant | None, holders: Mapping[str, str] = {}) -> str:
-    """The end of a message: what was meant, as an argument in Python; empty if nothing was found.
-
-    Args:
-        found: what was meant.
-        holders: by name, what holds the argument, as `config=PPOConfig({})`.
-    """
-    if found is None:
-        return ""
-    holder = holders.get(found.name, "{}")
-    value = (
-        "" if found.value is None and holder == "{}" else "=..." if found.value is None else f"={shown(found.value)}"
-    )
-    return f": did you mean {holder.format(found.name + value)}?" + (f" ({found.why})" if found.why else "")
+def as_argument(name: str, value: Any) -> str:
+    """An argument in Python; None for an unknown value."""
+    return name if value is None else f"{name}={shown(value)}"
 
 
-def meant(name: str, value: Any, ours: Iterable[str], sizes: Mapping[str, int]) -> Meant | None:
-    """What an unknown name and its value probably mean; None if nothing is like it.
+def hint(
+    name: str,
+    value: Any,
+    ours: Iterable[str],
+    sizes: Mapping[str, int] = {},
+    write: Callable[[str, Any], str] = as_argument,
+) -> str:
+    """The end of a message about an unknown name: what was probably meant; empty if nothing is like it.
 
     Args:
         name: the unknown name.
         value: its value.
         ours: the names that there are.
         sizes: `num_envs` and `num_steps`, with which a value in another unit is converted.
+        write: how a name and a value are written; None is an unknown value.
     """
-    ours = [*ours]
-    same = next((own for own, theirs in _OF_ONE_MEANING.items() if name in theirs.split()), None)
-    if same is not None:
-        return Meant(same, value) if same in ours else None
-    if name in _CONVERTED:
-        own, convert, why = _CONVERTED[name]
-        try:
-            return Meant(own, convert(value, sizes), why.format(**sizes)) if own in ours else None
-        except (TypeError, ValueError, KeyError):  # a schedule, text; an agent without rollouts
-            return Meant(own)
-    near = meant_by(name, ours)
-    return None if near is None else Meant(near)
+    ours, found, why = [*ours], name if name in ours else None, ""
+    table = json.loads((resources.files("hybridppo") / _NAMES_ELSEWHERE).read_text(encoding="utf-8"))
+    for own, theirs in table.items():
+        if found is None and name in theirs.split():
+            found, _, unit = own.partition(", ")
+            if found not in ours:
+                return ""
+            convert, why = _UNITS[unit]
+            try:
+                value, why = convert(value, sizes), why.format(**sizes)
+            except (TypeError, ValueError, KeyError):  # a schedule, text; an agent without rollouts
+                value, why = None, ""
+    if found is None:
+        found, value = next(iter(difflib.get_close_matches(name, ours, 1)), None), None
+    return f": did you mean {write(found, value)}?{f' ({why})' if why else ''}" if found else ""

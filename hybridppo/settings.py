@@ -32,10 +32,9 @@ from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, E
 from hybridppo.errors import (
     CheckpointError,
     ConfigurationError,
-    Meant,
     RunDirectoryError,
-    hint_of,
-    meant,
+    as_argument,
+    hint,
     shown,
     shown_name,
 )
@@ -422,24 +421,27 @@ def suggests_arguments(
 
 
 def _hint(name: str, ours: list[str], keywords: Mapping[str, Any]) -> str:
-    """A hint for an unknown argument: another argument, or a setting of an agent."""
-    others: dict[str, str] = {}
-    holders: dict[str, str] = {}
+    """A hint for an unknown argument: another argument, or a setting of an agent, first of the one in question."""
     config = keywords.get("config")
     if "config" in ours:
         config = config if isinstance(config, OfOnePolicy) else default_config(keywords.get("agent"))
-        for kind in (*(each.config_type for each in reversed(AGENTS.values())), type(config)):
-            holders = dict.fromkeys(fields_of(kind), f"config={kind.__name__}({{}})")
-            others |= holders
     elif "run_dir" in ours and is_kept(name):  # of `resume`
         return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, ...) begins another one"
-    if "placement" in ours:
-        holders |= dict.fromkeys(("max_lag", "publish_every"), "placement=Mirrored(..., {})")
-    holders |= dict.fromkeys(ours, "{}")
-    found = meant(name, keywords[name], holders, sizes_of(config))
-    if name in holders or (name in others and (found is None or found.value is None)):  # a setting of some agent
-        found = Meant(name, keywords[name])
-    return hint_of(found, others | holders)
+    kinds = () if config is None else (type(config), *(each.config_type for each in AGENTS.values()))
+    for kind in kinds or (None,):
+        holders = {} if kind is None else dict.fromkeys(fields_of(kind), f"config={kind.__name__}({{}})")
+        if "placement" in ours:
+            holders |= dict.fromkeys(("max_lag", "publish_every"), "placement=Mirrored(..., {})")
+        holders |= dict.fromkeys(ours, "{}")
+        write = functools.partial(_as_argument, holders)
+        if found := hint(name, keywords[name], holders, sizes_of(config), write):
+            return found
+    return ""
+
+
+def _as_argument(holders: Mapping[str, str], name: str, value: Any) -> str:
+    held = as_argument(name, value) if value is not None or holders[name] == "{}" else f"{name}=..."
+    return holders[name].format(held)
 
 
 GIT_SECONDS = 5.0

@@ -1,4 +1,20 @@
-"""The command line: `hybridppo COMMAND`, or `python -m hybridppo COMMAND`. Exit codes are in `OVERVIEW`."""
+"""hybridppo is a PPO library for PyTorch that finds the fastest split of sampling and learning between CPU and GPU.
+
+usage: hybridppo COMMAND [FLAGS]; hybridppo COMMAND --help lists the flags of a command
+
+{commands}
+
+Examples:
+  hybridppo train CartPole-v1 --total-steps 1e5
+  hybridppo train Pendulum-v1 --agent td3 --total-steps 3e4
+  hybridppo resume runs/CartPole-v1-20260101-120000-seed0
+  hybridppo plot runs --output curves.svg
+  hybridppo --version
+
+Pages: the first hour is docs/first_hour.md in the repository, and docs/index.md lists all.
+Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid setting;
+130 interrupted, and saved if there is a run directory.
+"""
 
 import logging
 import shutil
@@ -13,7 +29,7 @@ from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, 
 from hybridppo.commands.train import Config, Resume, Train, train_command
 from hybridppo.distributed.choosing import require_alone
 from hybridppo.environments.packages import look_in_working_directory
-from hybridppo.errors import ConfigurationError, HybridPPOError, failures, meant_by, shown, shown_error
+from hybridppo.errors import ConfigurationError, HybridPPOError, failures, hint, shown, shown_error
 from hybridppo.system.messages import printable
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
@@ -23,25 +39,6 @@ COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind for kind in (Train, Resume, Config, *_FOR_RUNS, *_FOR_ENVIRONMENTS)
 }
 """Every command by its name, in the order in which `--help` lists them."""
-
-OVERVIEW = """\
-hybridppo is a PPO library for PyTorch that finds the fastest split of sampling and learning between CPU and GPU.
-
-usage: hybridppo COMMAND [FLAGS]; hybridppo COMMAND --help lists the flags of a command
-
-{commands}
-
-examples:
-  hybridppo train CartPole-v1 --total-steps 1e5
-  hybridppo train Pendulum-v1 --agent td3 --total-steps 3e4
-  hybridppo resume runs/CartPole-v1-20260101-120000-seed0
-  hybridppo plot runs --output curves.svg
-  hybridppo --version
-
-Pages: the first hour is docs/first_hour.md in the repository, and docs/index.md lists all.
-Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid setting; 130 interrupted, and saved if \
-there is a run directory.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,24 +57,21 @@ def parse_command(arguments: Sequence[str]) -> Command:
         print(overview(), file=sys.stdout if arguments else sys.stderr)
         sys.exit(EXIT_DONE if arguments else EXIT_USAGE)
     if name not in COMMANDS:
-        near = meant_by(name, COMMANDS)
-        hint = f": did you mean {near}?" if near else ""
-        raise ConfigurationError(f"there is no command {shown(name)}{hint} hybridppo --help lists all commands")
+        meant = hint(name, None, COMMANDS) or ":"
+        raise ConfigurationError(f"there is no command {shown(name)}{meant} hybridppo --help lists all commands")
     kind = COMMANDS[name]
     return train_command(rest, kind) if issubclass(kind, Train) else parse(kind, rest)
 
 
 def overview() -> str:
     """What the program is, its commands, and where its pages are, for the width of the terminal."""
-    width = max(shutil.get_terminal_size().columns, 40)
-    lines: list[str] = []
-    for paragraph in OVERVIEW.splitlines():
-        lines += [paragraph] if paragraph.startswith(" ") or not paragraph else textwrap.wrap(paragraph, width)
-    commands, wrap = list[str](), textwrap.TextWrapper(width=width, subsequent_indent=" " * 14)
+    width, commands = max(shutil.get_terminal_size().columns, 40), []
     for name, kind in COMMANDS.items():
-        first = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
-        commands += wrap.wrap(f"  {name:12}{first}")
-    return "\n".join(lines).format(commands="\n".join(commands))
+        words = (kind.__doc__ or "").partition("\n\n")[0]
+        commands.append(textwrap.fill(f"  {name:12}{words}", width, subsequent_indent=" " * 14))
+    lines = (__doc__ or "{commands}").splitlines()
+    text = "\n".join(line if line.startswith("  ") else textwrap.fill(line, width) for line in lines)
+    return text.replace("{commands}", "\n".join(commands))
 
 
 class _Printable(logging.Formatter):

@@ -1,5 +1,6 @@
 """What all commands share: exit codes, the base class, and parsing."""
 
+import copy
 import inspect
 import json
 import os
@@ -11,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -22,7 +22,7 @@ from hybridppo.agents.ppo.config import DIVIDING
 from hybridppo.agents.schedules import sizes_of
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, meant
+from hybridppo.errors import ConfigurationError, hint
 from hybridppo.settings import GROUPS, RunOptions, fields_of, is_kept
 from hybridppo.system.messages import printable
 from hybridppo.system.validation import each_once, require_path
@@ -43,8 +43,8 @@ USUAL = (
 """The flags that people use most, which come first in the help."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "": USUAL,
-    "run": ("tuned", "tuned_from", "policies", "seeds", "debug_training"),
-    "environment": (),
+    "run": (*fields_of(RunOptions), "tuned", "tuned_from", "policies", "seeds", "debug_training"),
+    "environment": (*fields_of(EnvironmentOptions),),
     "agent": (),
     "network": (
         "hidden_sizes", "critic_hidden_sizes", "activation", "encoder_sizes", "actor_keys", "critic_keys",
@@ -63,7 +63,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "distributed": ("distributed", "address"),
     "other": ("debug",),
 }  # fmt: skip
-"""The sections of the help of a long command, with the flags that do not follow from a group of options."""
+"""The sections of the help of a long command, and their flags; the last section with a flag has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,39 +120,30 @@ def flags_of_command(kind: type[Command], defaults: Mapping[str, Any] = {}) -> l
         kind: the command.
         defaults: values in place of the defaults of some fields.
     """
-    values = {each.name: defaults.get(each.name, _default_of(each)) for each in fields(kind)}
-    groups = {name: value for name, value in values.items() if is_dataclass(value)}
-    found = _flags_in(kind, {name: value for name, value in values.items() if name not in groups}, None)
-    for name, group in groups.items():
-        found += _flags_in(type(group), {each.name: getattr(group, each.name) for each in fields(group)}, name)
-    if not groups:  # a short help has no sections
-        found = [replace(flag, section="other" if flag.name == "debug" else "") for flag in found]
-    order, first = [*SECTIONS], {name: place - len(USUAL) for place, name in enumerate(USUAL)}
-    return sorted(found, key=lambda flag: (order.index(flag.section), first.get(flag.name, 0)))
+    values = _values_of(kind, defaults)
+    holders: dict[str | None, Any] = {name: vars(value) for name, value in values.items() if is_dataclass(value)}
+    found = []
+    for group, own in {None: values, **holders}.items():
+        of = kind if group is None else type(values[group])
+        bases, hints = filter(is_dataclass, reversed(of.__mro__)), get_type_hints(of, include_extras=True)
+        words = {name: text for base in bases for name, text in helps(base).items()}
+        for name in (each.name for each in fields(of) if group is not None or each.name not in holders):
+            section = _section_of(name, group) if holders else ""  # a short help has none
+            found.append(Flag(name, hints[name], own[name], words.get(name, ""), group, section))
+    order, places = [*SECTIONS], {name: place - len(USUAL) for place, name in enumerate(USUAL)} | {"debug": 1}
+    return sorted(found, key=lambda flag: (order.index(flag.section), places.get(flag.name, 0)))
 
 
-def _flags_in(kind: type[Any], values: Mapping[str, Any], group: str | None) -> list[Flag]:
-    words: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        words |= helps(base) if is_dataclass(base) else {}
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        Flag(name, hints[name], value, words.get(name, ""), group, _section_of(name, group))
-        for name, value in values.items()
-    ]
+def _values_of(kind: type[Command], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of the fields of a command; `MISSING` for one that must be given."""
+    usual = fields(kind)
+    made = {each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in usual}
+    return {**made, **defaults}
 
 
 def _section_of(name: str, group: str | None) -> str:
-    named = next((section for section, names in SECTIONS.items() if name in names), None)
-    if named is not None:
-        return named
-    of_groups = {"environment": EnvironmentOptions, "run": RunOptions}
-    known = next((section for section, options in of_groups.items() if name in fields_of(options)), "")
-    return "agent" if group == "config" else known if group is not None else ""
-
-
-def _default_of(option: Any) -> Any:
-    return option.default if option.default_factory is MISSING else option.default_factory()
+    usual = "agent" if group == "config" else ""
+    return next((section for section in ("", *reversed(SECTIONS)) if name in SECTIONS[section]), usual)
 
 
 def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[str, Any] = {}) -> AnyCommand:
@@ -167,33 +158,31 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
         ConfigurationError: for an unknown flag, with the one that was probably meant; for an invalid option.
         SystemExit: after help, or the message for another mistake.
     """
-    flags, prog = flags_of_command(kind, defaults), f"hybridppo {kind.__name__.lower()}"
-    given = [word for argument in arguments for word in _words(argument)]
-    _require_known(prog, given, flags)
-    sections: dict[str, list[Any]] = {}
+    flags, sections = flags_of_command(kind, defaults), dict[str, list[Any]]()
     for flag in flags:
-        help_text = tyro.conf.arg(help=flag.words or None)
-        usual: Any = field() if flag.default is MISSING else field(default_factory=partial(_itself, flag.default))
-        sections.setdefault(flag.section, []).append((flag.name, Annotated[flag.kind, help_text], usual))
+        usual: Any = field() if flag.default is MISSING else field(default_factory=partial(copy.copy, flag.default))
+        option = flag.name, Annotated[flag.kind, tyro.conf.arg(help=flag.words or None)], usual
+        sections.setdefault(flag.section, []).append(option)
     own = sections.pop("", [])
-    agent = next((flag.default for flag in flags if flag.name == "agent"), "ppo")
     for name, of_section in sections.items():
         section = make_dataclass("Section", of_section, kw_only=True)
         section.__doc__ = ""
-        title = tyro.conf.arg(name=str(agent).rpartition(":")[2].upper() if name == "agent" else name)
+        agent = str(defaults.get("agent", "ppo")).rpartition(":")[2].upper()
+        title = tyro.conf.arg(name=agent if name == "agent" else name)
         own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], field(default_factory=section)))
     flat = make_dataclass(kind.__name__, own, kw_only=True)
-    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
-    wrap = textwrap.TextWrapper(max(40, _columns()), initial_indent=" ", subsequent_indent=" ")
-    description = "\n\n".join(map(wrap.fill, paragraphs))  # indented, because tyro joins other lines
+    flat.__doc__ = kind.__doc__
+    given = [word for argument in arguments for word in _words(argument)]
+    parsed, unknown = _read(flat, given)
     values: dict[str, Any] = {}
-    for name, value in vars(_read(flat, given, prog, description)).items():
+    for name, value in vars(parsed).items():
         values |= vars(value) if is_dataclass(value) else {name: value}
+    if unknown:
+        raise ConfigurationError(_of_unknown(f"hybridppo {kind.__name__.lower()}", unknown, given, values))
     found = {flag.name: values[flag.name] for flag in flags if flag.group is None}
-    for each in fields(kind):
-        if each.name not in found:
-            own_values = {flag.name: values[flag.name] for flag in flags if flag.group == each.name}
-            found[each.name] = changed_group(defaults.get(each.name, _default_of(each)), own_values)
+    for name, group in _values_of(kind, defaults).items():
+        if name not in found:
+            found[name] = changed_group(group, {flag.name: values[flag.name] for flag in flags if flag.group == name})
     return kind(**found)
 
 
@@ -206,20 +195,14 @@ def changed_group(group: Any, values: Mapping[str, Any]) -> Any:
     return replace(group, **changes) if changes else group
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _columns() -> int:
-    """The width of the terminal; in Python 3.10, 0 if a pseudo-terminal has no size."""
-    return shutil.get_terminal_size().columns
-
-
-def _read(kind: Any, arguments: Sequence[str], prog: str, description: str) -> Any:
-    """An object of `kind` from the command line, by tyro."""
-    if _columns() < 10:
+def _read(kind: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """An object of `kind` from the command line, by tyro, and the arguments that it does not know."""
+    columns = shutil.get_terminal_size().columns  # in Python 3.10, 0 if a pseudo-terminal has no size
+    if columns < 10:
         os.environ["COLUMNS"] = "80"  # since tyro would not end: the borders of its boxes take all columns
     tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
+    wrap = textwrap.TextWrapper(max(40, columns), initial_indent=" ", subsequent_indent=" ")
+    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
     # As tyro has them, but for an empty path, of which it would make a dot, and 1e6 as a whole number.
     known: dict[Any, Any] = {str: ("STR", str, str), Path: ("PATH", partial(require_path, "it"), Path)}
     known[int] = ("INT", whole_number, int)
@@ -240,8 +223,16 @@ def _read(kind: Any, arguments: Sequence[str], prog: str, description: str) -> A
             str_from_instance=lambda value: [printable(text_of(value))],  # in the help, a default may be a file's
         )
 
-    options: dict[str, Any] = {"prog": prog, "description": description, "registry": registry}
-    return tyro.cli(kind, args=arguments, config=(tyro.conf.OmitArgPrefixes,), **options)
+    found: tuple[Any, list[str]] = tyro.cli(
+        kind,
+        args=arguments,
+        prog=f"hybridppo {kind.__name__.lower()}",
+        description="\n\n".join(map(wrap.fill, paragraphs)),  # indented, because tyro joins other lines
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=registry,
+        return_unknown_args=True,
+    )
+    return found
 
 
 def whole_number(text: str) -> int:
@@ -250,62 +241,41 @@ def whole_number(text: str) -> int:
     Raises:
         ValueError: if it is another text.
     """
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not number.is_integer():
+    number = int(text) if text.replace("_", "").lstrip("+-").isdecimal() else float(text)
+    if number != number // 1:  # NaN, too
         raise ValueError(f"{text!r} is no whole number, such as 1000 or 1e3")
     return int(number)
 
 
-def _require_known(prog: str, arguments: Sequence[str], flags: Sequence[Flag]) -> None:
-    """Refuse an unknown flag.
+def _of_unknown(prog: str, unknown: Sequence[str], arguments: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The message for unknown arguments, with the flag that was probably meant.
 
-    Raises:
-        ConfigurationError: with the flag that was probably meant.
+    Args:
+        prog: the command.
+        unknown: the arguments that it does not know.
+        arguments: all of them.
+        values: the values of the flags.
     """
-    names = {"config" if flag.name == "settings_of" else flag.name: flag for flag in flags}
-    known = {"help", *(name for name, flag in names.items() if not _is_positional(flag))}
-    known |= {f"no_{name}" for name in known if isinstance(names.get(name, flags[0]).default, bool)}
-    for place, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        name = flag[2:].replace("-", "_")
-        if not flag.startswith("--") or name in known or name.startswith("tyro_"):
-            continue
-        if prog.endswith(" resume") and is_kept(name.removeprefix("no_")):
-            raise ConfigurationError(f"a run keeps {flag}: train ENV_ID --start-from RUN_DIR {flag} begins another")
-        following = "".join(arguments[place + 1 : place + 2])
-        value = value if equals or following.startswith("--") else following
-        sizes = sizes_of({name: flag.default for name, flag in names.items()})
-        for size, number in pairwise(arguments):
-            if size[2:].replace("-", "_") in sizes and number.isdecimal():
-                sizes[size[2:].replace("-", "_")] = int(number)
-        hint = _hint(name, value, [*names], sizes)
-        raise ConfigurationError(f"{prog} has no flag {flag}{hint or ':'} {prog} --help lists all")
+    word = next((each for each in unknown if each.startswith("--")), unknown[0])
+    flag, equals, text = word.partition("=")
+    name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+    if prog.endswith(" resume") and is_kept(name):
+        return f"a run keeps {flag}: train ENV_ID --start-from RUN_DIR {flag} begins another"
+    following = arguments[arguments.index(word) + 1 :][:1]
+    given: Any = text if equals else next((each for each in following if not each.startswith("--")), None)
+    with suppress(ValueError, TypeError):
+        given = float(given)
+        given = whole_number(str(given))
 
+    def write(ours: str, value: Any) -> str:
+        if ours == "env_id":
+            return f"{value or 'ENV_ID'} without a flag"
+        no = "no-" * flag.startswith("--no-")
+        return f"--{no}{ours.replace('_', '-')}" + ("" if value is None else f" {value}")
 
-def _hint(name: str, text: str, names: Sequence[str], sizes: Mapping[str, int]) -> str:
-    """Suggests a flag and its value for an unknown one; empty if no name is like it."""
-    value: Any = text
-    with suppress(ValueError):
-        value = float(text)
-    found = meant(name.removeprefix("no_"), value, names, sizes)
-    if found is None:
-        return ""
-    if found.name == "env_id":
-        return f": write the environment without a flag, as {text or 'CartPole-v1'}."
-    flag = f"--{'no-' * name.startswith('no_')}{found.name.replace('_', '-')}"
-    same = f" {text if found.value == value else found.value}".rstrip() if found.value is not None else ""
-    return f": did you mean {flag}{same}?" + (f" ({found.why})" if found.why else "")
-
-
-def _is_positional(flag: Flag) -> bool:
-    return EnvId.__metadata__[0] in getattr(flag.kind, "__metadata__", ())  # type: ignore[attr-defined]
+    names = [{"settings_of": "config"}.get(each, each) for each in values]
+    meant = hint(name, given, names, sizes_of(dict(values)), write) if flag.startswith("--") else ""
+    return f"{prog} has no flag {flag}{meant or ':'} {prog} --help lists all"
 
 
 _NUMBERS = re.compile(r"[\[(]?\d+(, *\d+)+[\])]?")
@@ -314,6 +284,8 @@ _NUMBERS = re.compile(r"[\[(]?\d+(, *\d+)+[\])]?")
 def _words(argument: str) -> list[str]:
     """An argument as the parser takes it: several numbers, such as 64,64, are words of their own."""
     flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    if flag == "--env-id":  # as other libraries have it
+        return [value] * bool(equals)
     flag = "--imports" if flag == "--import" else flag  # Python's word cannot be a field's name
     if _NUMBERS.fullmatch(value):
         return [*filter(None, [flag]), *re.findall(r"\d+", value)]

@@ -180,17 +180,14 @@ class Config(Train):
     def run(self) -> int:
         """Print the options as YAML."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        lines = ["# hybridppo train --config FILE"]
+        lines = [f"# {command_line('hybridppo', 'train', '--config', 'FILE')}"]
         section = ""
         for flag in sorted(flags_of_command(Train, values), key=lambda flag: flag.name != "env_id"):
             if flag.name in ("debug", "settings_of", "tuned", "tuned_from", "seeds", "debug_training"):
                 continue
             if flag.section != section:
-                lines += [
-                    "",
-                    f"# {'-' * 8} {(self.agent.upper() if flag.section == 'agent' else flag.section)} {'-' * 8}",
-                ]
                 section = flag.section
+                lines += ["", f"# -------- {self.agent.upper() if section == 'agent' else section} --------"]
             lines += ["", *textwrap.wrap(flag.words, 100, initial_indent="# ", subsequent_indent="# ")]
             lines.append(f"{'env' if flag.name == 'env_id' else flag.name}: {_as_yaml(flag.default)}")
         show("\n".join(lines))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, meant_by, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, hint, is_installed, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
 from hybridppo.run_directory.directory import METRICS
 from hybridppo.run_directory.files import finite, plain_file, read_file, read_lines, replace_synced
@@ -372,9 +372,8 @@ def logger_names(track: object) -> list[str]:
     names = [name.strip() for name in track.split(",") if name.strip()]
     for name in names:
         if name not in LOGGERS:
-            near = meant_by(name, LOGGERS)
-            hint = f"; did you mean {near}?" if near else ""
-            raise ConfigurationError(f"track must name some of {', '.join(LOGGERS)}, got {shown(name)}{hint}")
+            meant = hint(name, None, LOGGERS)
+            raise ConfigurationError(f"track must name some of {', '.join(LOGGERS)}, got {shown(name)}{meant}")
     return list(dict.fromkeys(names))
 
 

@@ -6,15 +6,13 @@ Further tests of a GPU run in a checkout: `make gpu`.
 """
 
 import importlib.metadata
-import logging
 import os
 import platform
 import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -108,8 +106,7 @@ def diagnose(
     for name, check in checks(env_id, seconds).items():
         start, passed = time.perf_counter(), True
         try:
-            with _quiet():
-                detail = check()
+            detail = check()
         except Exception as error:  # any error is a finding
             place = traceback.extract_tb(error.__traceback__)[-1]
             said = shown(str(error), 600).strip("'\"")
@@ -118,17 +115,6 @@ def diagnose(
         diagnosis.checks.append(found)
         say(f"{'passed' if passed else 'failed'}: {name} ({found.seconds:.1f} s): {detail}")
     return diagnosis
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A context in which trainings do not log where they run."""
-    before = logging.root.manager.disable
-    logging.disable(logging.INFO)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def checks(env_id: str, seconds: float) -> dict[str, Callable[[], str]]:

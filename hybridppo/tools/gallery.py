@@ -20,7 +20,7 @@ from gymnasium.wrappers import TransformObservation
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, HybridPPOError, is_installed, meant_by, pip_install, shown, shown_error
+from hybridppo.errors import ConfigurationError, HybridPPOError, hint, is_installed, pip_install, shown, shown_error
 from hybridppo.evaluation import environments_for
 from hybridppo.loading import load
 from hybridppo.run_directory.files import read_object
@@ -56,9 +56,8 @@ def card_of(name: str) -> Card:
     if _is_on_hub(name):
         return read_object(downloaded(name, CARD_FILE).resolve()) or {}  # the cache has links
     if not isinstance(name, str) or name not in every:
-        near = meant_by(str(name), every)
-        hint = f"; did you mean {near}?" if near else ""
-        raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}{hint}")
+        meant = hint(str(name), None, every)
+        raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}{meant}")
     return every[name]
 
 

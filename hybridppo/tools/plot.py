@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError, is_installed, meant_by, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, hint, is_installed, pip_install, shown
 from hybridppo.run_directory.checkpoints import iteration_of_newest
 from hybridppo.run_directory.directory import METRICS, RunDirectory, missing_lines, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
@@ -281,9 +281,8 @@ def band_of(group: Group, by: Axis, metric: str = RETURN, *, confidence: float =
             raise ConfigurationError(f"no episode has ended in {run.path}: leave it out")
         if not len(at):
             names = dict.fromkeys(name for line in run.lines for name in line)
-            near = meant_by(metric, names)
-            hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
-            raise ConfigurationError(f"{run.path} has no metric {shown(metric)}: {hint}")
+            meant = hint(metric, None, names) or f": it has {', '.join(names)}"
+            raise ConfigurationError(f"{run.path} has no metric {shown(metric)}{meant}")
     start, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
     if start > end:
         raise ConfigurationError(f"the runs of {group.label} have no {by} in common: draw them by another axis")

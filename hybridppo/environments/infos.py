@@ -16,6 +16,8 @@ from hybridppo.system.validation import real
 Sums = dict[str, list[float]]
 """By name: sum and number of values over steps, and sum and number of last values over ended episodes."""
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class EntryNames:
     """The entries of infos that `info_metrics` names; a name with * or ? is a pattern of names."""
@@ -75,7 +77,10 @@ class InfoNumbers:
         entries = info if isinstance(info, (dict, Mapping)) else {}  # `dict` first, which is faster
         for name in self._entries.among(entries):
             if (value := entries.get(name)) is not None:
-                self._count(column, name, finite(name, value, "info_metrics"))
+                sums, number = self._sums[name], finite(name, value, "info_metrics")
+                sums[0] += number
+                sums[1] += 1.0
+                self._last[column][name] = number
         for name, rows in self.written.items():
             if name in entries:
                 rows[self.row, column] = finite(name, entries[name], "step_infos")
@@ -83,12 +88,6 @@ class InfoNumbers:
                 rows[self.row, column] = np.nan
             else:
                 raise lacking(name, entries)
-
-    def _count(self, column: int, name: str, number: float) -> None:
-        sums = self._sums[name]
-        sums[0] += number
-        sums[1] += 1.0
-        self._last[column][name] = number
 
     def end(self, column: int) -> None:
         """Count the last values of an episode that has ended."""
@@ -123,20 +122,17 @@ class InfoNumbers:
             self.end(column)
         self.row += 1
 
-    def _of_vector(self, infos: Any, which: Any, first: int) -> None:
-        for name in self._entries.among(infos):
-            if name in infos:
-                numbers, there = _column_of(infos, name, which, "info_metrics")
-                for column in np.flatnonzero(there).tolist():
-                    if column not in self.left_out:
-                        self._count(column, name, float(numbers[column]))
-        for name, rows in self.written.items():
-            numbers, there = _column_of(infos, name, which, "step_infos") if name in infos else (which, ~which)
-            if not there[which].all():
-                column = int(np.flatnonzero(which & ~there)[0])
-                known = [each for each in infos if np.broadcast_to(infos.get(f"_{each}", True), which.shape)[column]]
-                raise BadValueError(f"environment {first + column}: {lacking(name, known)}")
-            rows[self.row, which] = numbers[which]
+    def _of_vector(self, infos: Mapping[str, Any], which: Any, first: int) -> None:
+        given = {
+            name: (values if np.ndim(values) else [values] * len(which), infos.get(f"_{name}", which))
+            for name, values in infos.items()
+            if not name.startswith("_")
+        }
+        for column in np.flatnonzero(which).tolist():
+            try:
+                self.step(column, {name: values[column] for name, (values, there) in given.items() if there[column]})
+            except BadValueError as error:
+                raise BadValueError(f"environment {first + column}: {error}") from None
 
     def unfinished(self, columns: slice) -> list[dict[str, float]]:
         """The last values of the unfinished episodes of some columns, for `go_on`."""
@@ -165,10 +161,6 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     return found
 
 
-_LARGEST = {"info_metrics": float(np.finfo(np.float64).max), "step_infos": float(np.finfo(np.float32).max)}
-"""By option, the largest number that is kept as it is."""
-
-
 def finite(name: str, value: Any, option: str) -> float:
     """An entry of an info as a number.
 
@@ -179,27 +171,14 @@ def finite(name: str, value: Any, option: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = np.nan
-    if not abs(number) <= _LARGEST[option]:
+    if not abs(number) <= LARGEST:
         raise BadValueError(f"its info[{name!r}] must be a finite number ({option}), and is {shown(value)}")
     return number
 
 
-def _column_of(infos: Any, name: str, which: Any, option: str) -> tuple[Array, Array]:
-    """An entry of a vector's infos as numbers `[N]`, and which of the rows `which` have it."""
-    values, mask = infos[name], np.asarray(infos.get(f"_{name}", True))
-    there, each = mask & which, values if np.ndim(values) else np.full(len(which), values)
-    try:
-        numbers = np.where(there, each, 0.0).astype(np.float64)
-    except (TypeError, ValueError):
-        numbers = np.full(len(which), np.nan)
-    if not (np.abs(numbers) <= _LARGEST[option]).all():
-        numbers[there] = [finite(name, each[column], option) for column in np.flatnonzero(there).tolist()]
-    return numbers, there
-
-
 def lacking(name: str, entries: Iterable[Any]) -> BadValueError:
     """The error for a step whose info has no such entry."""
-    known = ", ".join(sorted(str(each) for each in entries if str(each)[:1] != "_")) or "no entries"
+    known = ", ".join(sorted(map(str, entries))) or "no entries"
     return BadValueError(
         f"its info has no {name!r}, which every step must have (step_infos): it has {known}; let the environment, or a "
         "wrapper, write it in every step"

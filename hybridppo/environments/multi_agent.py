@@ -424,9 +424,8 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
 
 
 def multi_agent_environment(
-    make: Callable[[], Any], action_masks: bool = False, critic_observes: ObservesOfAgents = "own",
-    keeps_finals: bool = False,
-) -> MultiAgentEnvironment:  # fmt: skip
+    make: Callable[[], Any], action_masks: bool, critic_observes: ObservesOfAgents, keeps_finals: bool
+) -> MultiAgentEnvironment:
     """The environment that `make` makes, as rows."""
     made = make()
     kind = TurnBasedEnvironment if takes_turns(made) else ParallelEnvironment

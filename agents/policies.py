@@ -74,16 +74,14 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
         raise ConfigurationError("several policies need an environment of several agents, and this one has one agent")
     found = {name: (policy_of or policy_by_name)(name) for name in agents}
     policies, needed = tuple(policies), tuple(dict.fromkeys(found.values()))
-    missing = next((name for name, policy in found.items() if policy not in policies), None)
-    if missing is not None:
+    if lost := [name for name, policy in found.items() if policy not in policies]:
         raise ConfigurationError(
-            f"agent {missing!r} has the policy {found[missing]!r}, and config has {', '.join(policies)}: give one for "
+            f"agent {lost[0]!r} has the policy {found[lost[0]]!r}, and config has {', '.join(policies)}: give one for "
             f"each kind of agents, {', '.join(map(str, needed))}, or say with policy_of=... which policy an agent has"
         )
-    idle = next((policy for policy in policies if policy not in needed), None)
-    if idle is not None:
+    if idle := [policy for policy in policies if policy not in needed]:
         raise ConfigurationError(
-            f"policy {idle!r} has no agent, since all agents have {', '.join(needed)}: leave it out, or say with "
+            f"policy {idle[0]!r} has no agent, since all agents have {', '.join(needed)}: leave it out, or say with "
             "policy_of=... which agents have it"
         )
     return found
@@ -173,9 +171,10 @@ class PoliciesConfig:
                 raise ConfigurationError(f"a policy's name must be text without dots and slashes, got {shown(name)}")
             if not isinstance(config, PPOConfig):
                 raise ConfigurationError(f"each policy needs a PPOConfig, and config[{name!r}] is {shown(config)}")
-            what = next((each for each in REFUSED if getattr(config, each)), None)
-            if what is not None:
-                raise ConfigurationError(f"config[{name!r}]: {what} does not work with several policies: leave it out")
+            if refused := [each for each in REFUSED if getattr(config, each)]:
+                raise ConfigurationError(
+                    f"config[{name!r}]: {refused[0]} does not work with several policies: leave it out"
+                )
         recurrent = [config for config in self.policies.values() if config.recurrent is not None]
         for each, whose in (*dict.fromkeys(ALIKE, self.policies.values()).items(), ("sequence_length", recurrent)):
             values = dict.fromkeys(getattr(config, each) for config in whose)
@@ -191,9 +190,7 @@ class PoliciesConfig:
         if name in ALIKE or name in REFUSED:
             return getattr(next(iter(self.policies.values())), name)
         if name in OF_A_MEMORY:
-            largest = max(
-                self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size
-            )
+            largest = max(self.policies.values(), key=lambda each: each.memory.state_size if each.memory else 0)
             return getattr(largest, name)
         raise AttributeError(f"the hyperparameters of several policies have no {name}: it is each policy's own")
 

@@ -70,9 +70,8 @@ def make_agent(
         EnvError: if a space is not supported.
     """
     given = {part: value for part, value in parts.items() if value is not None}
-    for part in given:
-        if part not in kind.custom_parts:
-            raise ConfigurationError(f"{part}=... is for other agents than {kind.name}: leave it out")
+    if others := [part for part in given if part not in kind.custom_parts]:
+        raise ConfigurationError(f"{others[0]}=... is for other agents than {kind.name}: leave it out")
     make: Callable[..., AnyAgent] = kind
     if issubclass(kind, PolicyAgent):
         config = config.in_class(kind.config_type)
@@ -99,9 +98,8 @@ def explaining_memory() -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if isinstance(error, HybridPPOError) or not (
-            is_known or any(part in message_of(error) for part in _OUT_OF_MEMORY)
-        ):
+        is_known |= any(part in message_of(error) for part in _OUT_OF_MEMORY)
+        if isinstance(error, HybridPPOError) or not is_known:
             raise
         said = (message_of(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         remedy = "lower num_envs, num_steps, hidden_sizes, or buffer_size of an off-policy agent"

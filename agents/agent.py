@@ -9,7 +9,7 @@ network that learns.
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.loss import TAKEN, metrics_of_ones_own
+from hybridppo.agents.ppo.loss import TAKEN, scalars
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import (
@@ -257,12 +257,12 @@ class PolicyAgent:
         self._loop: OptimizationLoop | None = None
         self._loop_is_for: tuple[int, tuple[slice, ...]] = (0, ())
         self._depends_on_training = False
-        self._modules = checked_modules({} if modules is None else modules)
-        self.modules_of = Modules({})
+        self._modules = modules or {}
+        self.modules_of = Modules()
         if self._modules or type(self).make_modules is not PolicyAgent.make_modules:
             # Initial values depend on the number of threads, and starting threads takes longer than the work.
             with torch_seeded(self._initial_seed >> 1), limit_threads(1):
-                self.modules_of.update(checked_modules(self.make_modules()))
+                self.modules_of.take(self.make_modules())
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Further modules by name, which are trained and saved with the agent (`modules_of`).
@@ -274,9 +274,8 @@ class PolicyAgent:
 
     @property
     def _learning_modules(self) -> dict[str, nn.Module]:
-        """The modules with parameters, by their names in `parameters`."""
-        with_parameters = {n: m for n, m in self.modules_of.items() if any(True for _ in m.parameters())}
-        return {f"modules.{name}": module for name, module in with_parameters.items()}
+        """The modules with parameters, by name."""
+        return {name: module for name, module in self.modules_of.items() if any(True for _ in module.parameters())}
 
     def __str__(self) -> str:
         spaces = self.observation_space, self.action_space
@@ -313,7 +312,6 @@ class PolicyAgent:
     def config(self, config: Any) -> None:
         if not isinstance(config, self.config_type):
             raise ConfigurationError(f"config must be {self.config_type.__name__}(...), got {shown(config)}")
-        config.require_own_fields()
         before = vars(self).get("_config", config)
         changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
         if changed:
@@ -335,14 +333,16 @@ class PolicyAgent:
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""
-        rate, critic, own = self.current.learning_rate, self.current.critic_learning_rate, self.learning_rates
-        if unknown := [name for name in own if f"modules.{name}" not in self._learning_modules]:
-            raise ConfigurationError(
-                f"learning_rates[{unknown[0]!r}] is for a module that the agent does not train: it trains "
-                f"{', '.join(self.modules_of) or 'none'}"
-            )
-        of_modules = {name: own.get(name.removeprefix("modules."), rate) for name in self._learning_modules}
-        return {"actor": rate, "critic": rate if critic is None else critic, **of_modules}
+        rate, critic, known = self.current.learning_rate, self.current.critic_learning_rate, self._learning_modules
+        for name in self.learning_rates:
+            self._require_network("learning_rates", name, known)
+        rates = {"actor": rate, "critic": rate if critic is None else critic, **dict.fromkeys(known, rate)}
+        return {**rates, **self.learning_rates}
+
+    def _require_network(self, what: str, name: str, known: Collection[str]) -> None:
+        if name not in known:
+            learning = ", ".join(known) or "no module"
+            raise ConfigurationError(f"{what} has the name {name!r}, and the agent trains {learning}")
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -494,7 +494,8 @@ class PolicyAgent:
             metrics: those of the update. For DDPG and TD3 there are none: they are read once per iteration.
 
         Returns:
-            Further metrics by name, numbers or tensors of one number; or None.
+            Further metrics by name, numbers or tensors of one number; or None. For DDPG and TD3, those of the last
+            update of an iteration are logged.
         """
         return None
 
@@ -504,15 +505,11 @@ class PolicyAgent:
         Raises:
             ConfigurationError: if it returns something else.
         """
-        found = self.after_update(rollout, metrics)
-        if found is None or found == {}:
-            return {}
-        what = f"{type(self).__name__}.after_update"
+        found, what = self.after_update(rollout, metrics) or {}, "{!r} of after_update"
         if not isinstance(found, Mapping):
-            raise ConfigurationError(f"{what} must return metrics by name, or None, got {shown(found)}")
-        taken, device = {*TAKEN, *metrics}, self.parameters.values.device
-        numbers = metrics_of_ones_own(f"{{!r}} of {what}", found, taken, device)
-        return dict(zip(found, numbers.unbind(), strict=True))
+            raise ConfigurationError(f"after_update must return metrics by name, or None, got {shown(found)}")
+        numbers = scalars(found, (*found,), self.parameters.values.device, what, {*TAKEN, *metrics})
+        return dict(zip(found, numbers, strict=True))
 
     def optimize(
         self,
@@ -546,33 +543,41 @@ class PolicyAgent:
             raise ConfigurationError(
                 f"{type(self).__name__}.optimize takes steps that several learners cannot share: leave distributed out"
             )
-        sizes, known = {name: len(column) for name, column in columns.items()}, self.optimizer.learning_rates
+        names, sizes = networks or [*self.optimizer.learning_rates], {name: len(each) for name, each in columns.items()}
+        for name in names:
+            self._require_network("networks of optimize", name, self.optimizer.learning_rates)
         if len({*sizes.values()}) != 1 or not min(sizes.values()):
             raise ConfigurationError(f"columns of optimize must have equally many rows, at least one, got {sizes}")
-        names = [*known] if networks is None else [n if n in known else f"modules.{n}" for n in networks]
-        if unknown := [name.removeprefix("modules.") for name in names if name not in known]:
-            learning = ", ".join(name.removeprefix("modules.") for name in known)
-            raise ConfigurationError(f"networks of optimize must be of {learning}, got {unknown[0]!r}")
-        size, rows = next(iter(sizes.values())), self.parameters.values.device
-        step = require_whole("minibatch_size", size if minibatch_size is None else minibatch_size, 1)
-        epochs = require_whole("num_epochs", num_epochs, 1)
+        size, losses = min(sizes.values()), list[Tensor]()
         self.loop()  # attaches gradients
-        orders = (sent(self._order.permutation(size), rows) for _ in range(epochs))
-        minibatches = (
-            {name: column.index_select(0, some) for name, column in columns.items()}
-            for order in orders
-            for some in torch.split(order, step)
-        )
+        learning, device = learning_mode(*self._learning_networks), self.parameters.values.device
         try:
-            with torch.enable_grad():
-                loop = OptimizationLoop(self, StepsOnALoss(self, loss, names), Exchange())
-                measured = loop.steps((minibatch, (None,)) for minibatch in minibatches)
+            for _ in range(require_whole("num_epochs", num_epochs, 1)):
+                order = sent(self._order.permutation(size), device)
+                for rows in torch.split(order, require_whole("minibatch_size", minibatch_size or size, 1)):
+                    if self.should_stop():
+                        raise Stopped
+                    with torch.enable_grad(), learning():
+                        found = loss(**{name: column.index_select(0, rows) for name, column in columns.items()})
+                        losses.append(self._step_along(found, names))
         finally:
             self.parameters.gradient.zero_()  # gradients by hand leave those of modules as they are
-        losses = torch.stack([of_step[0] for of_step in measured])
-        if not math.isfinite(mean := float(losses.mean())):
-            raise diverged("in optimize", [("a loss", losses)], self.current)
+        if not math.isfinite(mean := float(torch.stack(losses).mean())):
+            raise diverged("in optimize", [("a loss", torch.stack(losses))], self.current)
         return mean
+
+    def _step_along(self, loss: Any, networks: Sequence[str]) -> Tensor:
+        """Step these networks along the gradient of a loss, which is returned; clipped if an update clips."""
+        if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+            raise ConfigurationError(
+                f"a loss of optimize must return a scalar computed by the agent's networks, got {shown(loss)}"
+            )
+        self.parameters.gradient.zero_()
+        fill_gradient(self.parameters, loss, *networks)
+        if (limit := getattr(self.current, "max_grad_norm", None)) is not None:
+            nn.utils.clip_grad_norm_([self.parameters.values], limit)
+        self.optimizer.step(networks)
+        return loss.detach()
 
     def _changing(self) -> list[Tensor]:
         """All tensors that an update changes before its end."""
@@ -799,25 +804,26 @@ def generator_of(seed: Seed) -> np.random.Generator:
     return np.random.default_rng(seed if is_given else require_whole("seed", seed, 0, below=2**128))
 
 
-def checked_modules(modules: Any) -> dict[str, nn.Module]:
-    """Modules by name.
-
-    Raises:
-        ConfigurationError: if a value is not a module, has parameters that are not float32, or a name is not allowed.
-    """
-    if not isinstance(modules, Mapping):
-        raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")
-    for name, module in modules.items():
-        if not (isinstance(name, str) and name.isidentifier()) or hasattr(nn.ModuleDict, name):
-            raise ConfigurationError(f"the name of a module must be a word of letters and digits, got {shown(name)}")
-        if not isinstance(module, nn.Module):
-            raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
-        require_float32(f"modules[{name!r}]", module)
-    return dict(modules)
-
-
 class Modules(nn.ModuleDict):
     """Modules by name."""
+
+    def take(self, modules: Any) -> None:
+        """Take these modules.
+
+        Raises:
+            ConfigurationError: if a value is no module, has parameters that are not float32, or a name is not allowed.
+        """
+        if not isinstance(modules, Mapping):
+            raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")
+        for name, module in modules.items():
+            is_word = isinstance(name, str) and name.isidentifier()
+            if not is_word or hasattr(nn.ModuleDict, name) or name in ("actor", "critic"):
+                rule = "the name of a module must be a word of letters and digits, and not that of another network"
+                raise ConfigurationError(f"{rule}, got {shown(name)}")
+            if not isinstance(module, nn.Module):
+                raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
+            require_float32(f"modules[{name!r}]", module)
+        self.update(modules)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
@@ -878,38 +884,6 @@ def diverged(when: str, quantities: Iterable[tuple[str, Tensor]], config: Any) -
         f"gamma of 1 without ends (gamma is {config.gamma:g}). The parameters are lost, and nothing of them was saved: "
         "fix the cause, and start anew or from the last checkpoint, which was written before"
     )
-
-
-class StepsOnALoss:
-    """A backend for a loss of the user's.
-
-    Args:
-        agent: whose parameters learn.
-        loss: a function of the columns of a minibatch.
-        networks: the names of the networks that learn.
-    """
-
-    def __init__(self, agent: Any, loss: Callable[..., Tensor], networks: Sequence[str]) -> None:
-        self._agent, self._loss, self._networks = agent, loss, networks
-        self._learning = learning_mode(*agent._learning_networks)
-
-    def gradient(self, minibatch: Mapping[str, Tensor], setting: None) -> Tensor:
-        """Fill the gradient of the networks; return the loss."""
-        with self._learning():
-            loss = self._loss(**minibatch)
-            if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
-                raise ConfigurationError(
-                    f"a loss of optimize must return a scalar computed by the agent's networks, got {shown(loss)}"
-                )
-            self._agent.parameters.gradient.zero_()
-            fill_gradient(self._agent.parameters, loss, *self._networks)
-        return loss.detach()
-
-    def descend(self, setting: None) -> None:
-        """Clip the gradient as the agent does, and step the networks along it."""
-        if (limit := getattr(self._agent.current, "max_grad_norm", None)) is not None:
-            nn.utils.clip_grad_norm_([self._agent.parameters.values], limit)
-        self._agent.optimizer.step(self._networks)
 
 
 def fill_gradient(parameters: FlatParameters, loss: Tensor, *networks: str) -> None:

@@ -36,7 +36,6 @@ from hybridppo.networks.modes import Precision, learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.rollouts.rollout import MemoryLayout
-from hybridppo.run_directory.files import finite
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system import validation as checks
 from hybridppo.system.threads import limit_threads
@@ -248,8 +247,8 @@ class DDPG(PolicyAgent):
         self.memory: MemoryLayout | None = None
         """None: the actor is not recurrent."""
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
-        self._further: dict[str, tuple[Tensor, int]] = {}
-        """The sum and the number of each metric of `after_update` since the last `take_metrics`."""
+        self._further: dict[str, Tensor] = {}
+        """The metrics of the last `after_update`."""
         # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(self._noise_seed)
 
@@ -352,9 +351,8 @@ class DDPG(PolicyAgent):
             if part is None:
                 return {}
             self._order.bit_generator.state = self._ahead.bit_generator.state
-            for name, value in self._further_metrics(part, {}).items() if is_undone else ():
-                total, count = self._further.get(name, (0.0, 0))
-                self._further[name] = total + value, count + 1
+            if is_undone:
+                self._further = self._further_metrics(part, {})
         self._counts = counts
         self.version += 1
         return {}
@@ -403,8 +401,7 @@ class DDPG(PolicyAgent):
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
         rates = self.optimizer.learning_rates
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
-        further = {name: float(total) / count for name, (total, count) in self._further.items()}
-        self._counts, self._further = {**self._counts, "measured": 0, "measured_actor": 0}, {}
+        self._counts |= {"measured": 0, "measured_actor": 0}
         if self.acts_by_values:
             del means[-1]
         return {
@@ -413,7 +410,7 @@ class DDPG(PolicyAgent):
             "gradient_steps": self._counts["gradient_steps"],
             "learning_rate": rates["actor"],
             **({"critic_learning_rate": rates["critic"]} if "critic_learning_rate" in self._schedules.fields else {}),
-            **further,
+            **{name: float(value) for name, value in self._further.items()},
         }
 
     def require_finite(self) -> list[float]:
@@ -433,9 +430,7 @@ class DDPG(PolicyAgent):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         tensors, state = super().state()
-        further = {name: [finite(float(total)), count] for name, (total, count) in self._further.items()}
-        own = {"counts": dict(self._counts), "exploration": self.exploration.state()}
-        return tensors, {**state, **own, **({"further": further} if further else {})}
+        return tensors, state | {"counts": dict(self._counts), "exploration": self.exploration.state()}
 
     def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         super().load_state(tensors, state)
@@ -443,11 +438,6 @@ class DDPG(PolicyAgent):
             for name, slot in self.optimizer.state[self.parameters.values].items():
                 slot.copy_(self.parameters.values.data if name == "target" else torch.zeros_like(slot))
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
-        device = self.parameters.values.device
-        self._further = {
-            name: (torch.tensor(math.nan if total is None else total, device=device), int(count))
-            for name, (total, count) in state.get("further", {}).items()
-        }
         self.exploration.load_state(state["exploration"])
 
 

@@ -28,11 +28,6 @@ AGENTS: dict[str, type[PPO] | type[DDPG]] = {kind.name: kind for kind in (PPO, D
 """The agents by their names in `config.json` and on the command line."""
 
 
-def name_of(config: AnyConfig) -> str:
-    """The name of the agent for a configuration; raises as `agent_class`."""
-    return agent_class(config).name
-
-
 def agent_class(config: AnyConfig) -> type[AnyAgent]:
     """The agent's class for a configuration.
 

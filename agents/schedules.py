@@ -11,7 +11,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
 from hybridppo.errors import ConfigurationError, HybridPPOError, hint, shown
@@ -149,47 +149,38 @@ class OfOnePolicy:
 
     @classmethod
     def own_fields(cls) -> list[str]:
-        """The fields that a user's class adds to those of the library's class."""
+        """The fields that a user's class adds to those of the library's class.
+
+        Raises:
+            ConfigurationError: if the class is no dataclass.
+        """
+        if "__dataclass_fields__" not in vars(cls):
+            raise ConfigurationError(f"{cls.__name__} must be a dataclass: write @dataclass(frozen=True) above it")
         library = next(kind for kind in cls.__mro__ if kind.__module__.startswith("hybridppo."))
         ours = {each.name for each in fields(library)}
         return [each.name for each in fields(cls) if each.name not in ours]  # type: ignore[arg-type]
 
-    def require_own_fields(self) -> None:
-        """Refuse a user's class that is no dataclass, or has values in its fields that JSON cannot hold.
-
-        Raises:
-            ConfigurationError: with the class, or the field and its value.
-        """
-        kind = type(self)
-        if "__dataclass_fields__" not in vars(kind):
-            raise ConfigurationError(f"{kind.__name__} must be a dataclass: write @dataclass(frozen=True) above it")
-        for name in self.own_fields():
-            try:
-                held_by_json(getattr(self, name))
-            except ValueError:
-                raise ConfigurationError(
-                    f"{name} of {kind.__name__} must be what JSON can hold, got {shown(getattr(self, name))}"
-                ) from None
-
     def all_settings(self) -> dict[str, Any]:
         """Hyperparameters of the user's by name: `settings`, and the fields of a user's class."""
-        settings, names = self.settings, self.own_fields()
-        return type(settings)(settings, **{name: getattr(self, name) for name in names}) if names else settings
+        return type(self.settings)(self.settings, **{name: getattr(self, name) for name in self.own_fields()})
 
     def in_class(self, kind: Any) -> Any:
         """The configuration in a user's class, whose further fields have the values of the settings of their names."""
         if isinstance(self, kind) or not issubclass(kind, type(self)):
             return self
-        settings = dict(self.settings)
-        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
-        own = {name: settings.pop(name) for name in kind.own_fields() if name in settings}
-        return kind(**{**values, **own, "settings": settings})
+        own = {name: self.settings[name] for name in kind.own_fields() if name in self.settings}
+        settings = {name: value for name, value in self.settings.items() if name not in own}
+        return kind(**{**vars(self), **own, "settings": settings})
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object, with which the library's class restores it; those of a user's are settings."""
-        found: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        own = {name: found.pop(name) for name in self.own_fields()}
-        return found | {"settings": {**found["settings"], **own}}
+        own = {name: getattr(self, name) for name in self.own_fields()}
+        try:
+            settings = {**self.settings, **held_by_json(own)}
+        except ValueError:
+            raise ConfigurationError(f"fields of {type(self).__name__} must be what JSON can hold, got {own}") from None
+        found = {name: copy.deepcopy(value) for name, value in vars(self).items() if name not in own}
+        return found | {"settings": settings}
 
 
 class Scheduled:

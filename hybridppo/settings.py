@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AGENTS, OF_PPO, AnyAgent, AnyConfig, config_from_json, default_config, name_of
+from hybridppo.agents.registry import AGENTS, OF_PPO, AnyAgent, AnyConfig, agent_class, config_from_json, default_config
 from hybridppo.agents.schedules import OfOnePolicy, sizes_of
 from hybridppo.environments import base
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
@@ -503,7 +503,7 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """The contents of `config.json`."""
         of_agent = self.config.to_json()
-        if (name := name_of(self.config)) in AGENTS:
+        if (name := agent_class(self.config).name) in AGENTS:
             of_agent = {"agent": name, "settings": of_agent.pop("settings"), "config": of_agent}
         return {
             "env_id": self.env_id,

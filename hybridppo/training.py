@@ -685,7 +685,7 @@ def config_to_train(
             )
         return agent.config
     if config is None:
-        config = PPOConfig() if agent is None else default_config(agent)
+        config = default_config(agent)
     wanted = agent_class(config)  # refuses what is no configuration
     if agent is not None and not (isinstance(agent, type) and issubclass(agent, wanted)):
         name = wanted.__name__

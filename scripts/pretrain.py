@@ -25,7 +25,7 @@ import numpy as np
 
 import hybridppo
 from hybridppo import PPOConfig, tuned
-from hybridppo.agents.registry import AnyConfig, name_of, replaced
+from hybridppo.agents.registry import AnyConfig, agent_class, replaced
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.files import as_json, read_lines
 from hybridppo.system.messages import markdown_table, shown_number
@@ -191,7 +191,7 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
         "env": env,
         "env_kwargs": asked.env_kwargs,
         "trained_in": asked.train_in,
-        "agent": name_of(asked.config),
+        "agent": agent_class(asked.config).name,
         "total_steps": lines[-1]["env_steps"],
         "seed": seed,
         "settings": changed_settings(asked.config),

@@ -132,8 +132,21 @@ def checked(loss: Any, like: Tensor) -> Loss:
     return found
 
 
-def scalars(extra: Mapping[str, Tensor | float], names: tuple[str, ...], device: torch.device) -> Tensor:
-    """The extra metrics of a loss, `[E]`, whose `names` are those of the first minibatch.
+def scalars(
+    extra: Mapping[str, Any],
+    names: tuple[str, ...],
+    device: torch.device,
+    what: str = "extra[{!r}] of a loss",
+    taken: Collection[str] = TAKEN,
+) -> Tensor:
+    """Metrics that a user's function returned, such as the extra ones of a loss, `[E]`.
+
+    Args:
+        extra: numbers or tensors of one number, by name.
+        names: the names in the first minibatch.
+        device: where the result is.
+        what: the words for one of them in an error, with a place for its name.
+        taken: the names of other metrics.
 
     Raises:
         ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
@@ -143,29 +156,16 @@ def scalars(extra: Mapping[str, Tensor | float], names: tuple[str, ...], device:
             f"extra of a loss must have the same names in every minibatch, had {', '.join(names) or 'none'} and then "
             f"{', '.join(extra) or 'none'}"
         )
-    return metrics_of_ones_own("extra[{!r}] of a loss", extra, TAKEN, device)
-
-
-def metrics_of_ones_own(what: str, values: Mapping[str, Any], taken: Collection[str], device: torch.device) -> Tensor:
-    """Metrics that a user's function returned, `[E]`.
-
-    Args:
-        what: the words for one of them in an error, with a place for its name.
-        values: numbers or tensors of one number, by name.
-        taken: the names of other metrics.
-        device: where the result is.
-
-    Raises:
-        ConfigurationError: if a value is no scalar, or another metric has the name.
-    """
-    numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in values.values()]
-    for name, number in zip(values, numbers, strict=True):
+    found = torch.zeros(len(extra), device=device)
+    for i, (name, value) in enumerate(extra.items()):
         if name in taken:
             raise ConfigurationError(f"{what.format(name)} has the name of another metric: give it another")
+        number = torch.as_tensor(value, dtype=torch.float32, device=device).detach()
         if number.numel() != 1:
             shape = list(number.shape)
             raise ConfigurationError(f"{what.format(name)} must be a scalar, got {shape}: take its mean")
-    return torch.cat([number.reshape(1) for number in numbers])
+        found[i] = number.reshape(())
+    return found
 
 
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:

@@ -395,6 +395,7 @@ class PPO(PolicyAgent):
         found: Tensor = rollout.rewards
         return found
 
+    @torch.no_grad()
     def values(self, rollout: Rollout, critic: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The values of the observations that were acted on, and of what each step led to, `[T, N]`, without gradient.
 
@@ -407,50 +408,37 @@ class PPO(PolicyAgent):
             values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout)
         else:  # one batched pass
             rows = torch.cat((observations.flatten(0, 1), finals))  # [(T + 1) * N + K, *row]
-            found = backend.values(rows) if critic is None else values_by(critic, rows)
-            values, of_finals = found.tensor_split([found.numel() - len(finals)])
+            found = backend.values(rows) if critic is None else critic(rows)
+            if found.numel() != len(rows):
+                raise ConfigurationError(
+                    f"a critic must return one value for each of {len(rows)} observations, got {shown(found)}"
+                )
+            values, of_finals = found.flatten().tensor_split([len(rows) - len(finals)])
             values = values.view(observations.shape[:2])
         following = next_values(values=values, final_rows=rollout.final_rows, final_values=of_finals)
         return values[:-1], following
 
-    def targets(
-        self,
-        rollout: Rollout,
-        *,
-        rewards: Tensor,
-        values: Tensor,
-        next_values: Tensor,
-        gamma: float | None = None,
-        gae_lambda: float | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def targets(self, rollout: Rollout, **steps: Any) -> tuple[Tensor, Tensor]:
         """The advantages and the returns, `[T, N]` each.
 
         Args:
             rollout: as `prepared` gets it. If it has `ratios`, V-trace corrects for older policies, but it does not
                 correct a custom function of advantages.
-            rewards: `[T, N]`.
-            values: `[T, N]`, of the observations that were acted on.
-            next_values: `[T, N]`, of what each step led to.
-            gamma: discount per step; None for the agent's.
-            gae_lambda: of `gae`; None for the agent's.
+            **steps: the arguments of `hybridppo.rollouts.advantages.gae`: `rewards`, `values` and `next_values`
+                (`[T, N]` each), and others if they are not those of the agent (`gamma`, `gae_lambda`) and of the
+                rollout (`terminated`, `truncated`).
         """
-        steps: dict[str, Any] = {
-            "rewards": rewards,
-            "values": values,
-            "next_values": next_values,
-            "terminated": rollout.terminated,
-            "truncated": rollout.truncated,
-            "gamma": self.current.gamma if gamma is None else gamma,
-            "gae_lambda": self.current.gae_lambda if gae_lambda is None else gae_lambda,
-        }
+        usual = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+        usual |= {"gamma": self.current.gamma, "gae_lambda": self.current.gae_lambda}
+        steps |= {name: value for name, value in usual.items() if name not in steps}
         has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
         if rollout.ratios is not None and not has_own:
             return vtrace(weights=rollout.ratios, **steps)
         given = self.advantages(**steps)
         found = given if isinstance(given, tuple) and len(given) == 2 else (given,)
-        _require_like("advantages", rewards, found)
-        advantages, *returns = (each.to(rewards.dtype) for each in found)  # NumPy's have 64 bits
-        return advantages, returns[0] if returns else advantages + values
+        _require_like("advantages", steps["rewards"], found)
+        advantages, *returns = (each.to(steps["rewards"].dtype) for each in found)  # NumPy's have 64 bits
+        return advantages, returns[0] if returns else advantages + steps["values"]
 
     def _correction_of(self, rollout: Any) -> LagCorrection:
         """The correction for older parameters, which may have acted if rows have versions."""
@@ -612,22 +600,6 @@ def has_gradient_of_the_loss(kind: type[Backend], clip_range_vf: float | None) -
             kind.written_in,
         )
     return agrees
-
-
-def values_by(critic: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """The values `[B]` of rows `[B, *row]` by a critic of a subclass.
-
-    Raises:
-        ConfigurationError: if it does not give one value for each row.
-    """
-    with torch.no_grad():
-        found = critic(rows)
-    if not isinstance(found, Tensor) or found.shape not in ((len(rows),), (len(rows), 1)):
-        raise ConfigurationError(
-            f"a critic must return one value for each of {len(rows)} observations, [{len(rows)}] or [{len(rows)}, 1], "
-            f"got {shown(found)}"
-        )
-    return found.flatten()
 
 
 def _require_like(what: str, rewards: Tensor, found: Sequence[Any]) -> None:

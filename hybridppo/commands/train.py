@@ -16,7 +16,7 @@ import tyro
 from hybridppo._lazy import helps
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
-from hybridppo.agents.registry import AnyConfig, name_of
+from hybridppo.agents.registry import AnyConfig, agent_class
 from hybridppo.auto.auto import Auto, PlacementOptions, options_of
 from hybridppo.commands.parsing import (
     EXIT_DONE,
@@ -244,7 +244,7 @@ def _defaults_of_run(path: str, agent: str | None, *, has_placement: bool) -> di
     _require_no_python(path, settings, own)
     if isinstance(config, PoliciesConfig):
         config, policies = _shared_and_own(config)
-    name = name_of(config)
+    name = agent_class(config).name
     if agent is not None and own is not None:
         config, name = config.in_class(own.config_type), agent
     if agent not in (None, name):

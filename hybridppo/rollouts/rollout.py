@@ -298,7 +298,8 @@ class Rollout(Columns):
     def next_observations(self) -> Tensor:
         """`[T, N, *row]`: what each step led to, also if the environment was then reset.
 
-        For episodes that terminated, only if the agent's class sets `keeps_final_observations`.
+        For episodes that terminated, only if the agent's class sets `keeps_final_observations`; with frame stacks, not
+        of `raw`, which has single frames.
         """
         following: Tensor = self.observations[1:].clone()
         following.flatten(0, 1)[self.final_rows] = self.final_observations

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents.registry import name_of
+from hybridppo.agents.registry import agent_class
 from hybridppo.environments.options import EnvSource
 from hybridppo.evaluation import evaluate
 from hybridppo.loading import load
@@ -75,7 +75,7 @@ def push_to_hub(
         "name": name,
         "env": env if isinstance(env, str) else settings.env_id,
         "env_kwargs": settings.environment.env_kwargs if env_kwargs is None else env_kwargs,
-        "agent": name_of(agent.config),
+        "agent": agent_class(agent.config).name,
         "total_steps": directory.load_checkpoint(checkpoint).env_steps,
         "seed": settings.seed,
         "settings": changed_settings(agent.config),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AGENTS, AnyConfig, name_of
+from hybridppo.agents.registry import AGENTS, AnyConfig, agent_class
 from hybridppo.errors import ConfigurationError, command, shown
 from hybridppo.run_directory.files import as_json, read_file, replace_synced
 from hybridppo.system.validation import is_number, require_path
@@ -123,7 +123,7 @@ def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
     """Add an entry to a file of tuned hyperparameters."""
     path = Path(file)
     entries = known_environments(path) if path.exists() else {}
-    of_agent = {} if isinstance(entry.config, PPOConfig) else {"agent": name_of(entry.config)}
+    of_agent = {} if isinstance(entry.config, PPOConfig) else {"agent": agent_class(entry.config).name}
     entries[env_id] = {**vars(entry), "config": entry.config.to_json(), **of_agent}
     replace_synced(path, as_json({"environments": entries}).encode())
 

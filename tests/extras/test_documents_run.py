@@ -79,6 +79,7 @@ MACHINES = Reason("needs other machines", r"10\.0\.0\.1|--address auto|ray stop"
 INSTALLS = Reason("would change what is installed", r"^pip install")
 SERVES = Reason("goes on until it is ended", r"^tensorboard --logdir")
 WINDOW = Reason("opens a window", r"--window")
+PERSON = Reason("waits for a person", r"--human")
 REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|IsaacLab|Playground")
@@ -102,6 +103,7 @@ NOT_RUN = {
     "torchrun ": MACHINES,
     "tensorboard ": SERVES,
     f"hybridppo play {RUN} --window": WINDOW,
+    "hybridppo play runs/game --human": PERSON,
     "with placement.sampling(agent) as actor:": EXCERPT,
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
@@ -256,7 +258,8 @@ class AnyAgent:
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("documents") / "run"
     config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2)
-    hybridppo.train("CartPole-v1", total_steps=64, seed=0, config=config, run_dir=path, progress=False)
+    evaluating: dict[str, Any] = {"evaluate_every": 32, "episodes_per_evaluation": 1}
+    hybridppo.train("CartPole-v1", total_steps=64, seed=0, config=config, run_dir=path, progress=False, **evaluating)
     return path
 
 
@@ -308,6 +311,7 @@ def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         mirrored = hybridppo.Mirrored
         monkeypatch.setattr(hybridppo, "Mirrored", lambda *devices, **options: mirrored("cpu", "cpu", **options))
     monkeypatch.setattr(hybridppo, "train", short)
+    monkeypatch.setattr("sys.breakpointhook", lambda: None)
     tune = functools.partial(hybridppo.tune, jobs=2, progress=False)
     monkeypatch.setattr(hybridppo, "tune", lambda *args, **own: tune(*args, **own | {"trials": 1, "total_steps": 64}))
     monkeypatch.setattr(hybridppo, "resume", functools.partial(resume, progress=False))

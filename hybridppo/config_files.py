@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,7 +38,6 @@ USUAL_STEPS = 500_000
 class ConfigFile:
     """The options that a file gives."""
 
-    path: Path
     values: Mapping[str, Any]
     """The options by name, as written."""
     groups: Mapping[str, Any]
@@ -129,13 +129,9 @@ def _checked(file: Path, text: str, values: dict[str, Any], section: str | None,
     name = agent or values.get("agent", "ppo")
 
     def error(option: str, message: str) -> ConfigurationError:
-        start = text.find(section) if section is not None else 0
-        found = re.compile(rf"(?:^|[{{,])\s*[\"']?{re.escape(option)}\b[\"']?\s*[:=]", re.MULTILINE).search(
-            text, max(0, start)
-        )
-        place = (
-            "" if found is None else f", line {text.count(chr(10), 0, found.start(0)) + found[0].count(chr(10)) + 1}"
-        )
+        start = max(0, text.find(section or ""))
+        found = re.search(rf"(?m)(?:^|[{{,])\s*[\"']?{re.escape(option)}\b[\"']?\s*[:=]", text[start:])
+        place = "" if found is None else f", line {text.count(chr(10), 0, start + found.end()) + 1}"
         return ConfigurationError(f"{file}{place}: {message}")
 
     try:
@@ -161,7 +157,7 @@ def _checked(file: Path, text: str, values: dict[str, Any], section: str | None,
         except ConfigurationError as refused:
             option = next((option for option in own if message_of(refused).startswith(option)), "")
             raise error(option, message_of(refused)) from refused
-    return ConfigFile(file, values, groups)
+    return ConfigFile(values, groups)
 
 
 def _as_whole(kind: Any, value: Any) -> Any:
@@ -219,10 +215,6 @@ def _content(file: Path) -> tuple[str, Any]:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
 
 
-def _from_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=each_once)
-
-
 def _from_toml(text: str) -> Any:
     name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
     if not is_installed(name):
@@ -253,6 +245,7 @@ def _from_yaml(text: str) -> Any:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    ".yaml": _from_yaml, ".yml": _from_yaml, ".json": _from_json, ".toml": _from_toml,
+    ".yaml": _from_yaml, ".yml": _from_yaml, ".toml": _from_toml,
+    ".json": partial(json.loads, object_pairs_hook=each_once),
 }  # fmt: skip
 """The formats, by the ends of files' names."""

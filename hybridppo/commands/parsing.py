@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import partial
@@ -172,7 +172,8 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
         own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], field(default_factory=section)))
     flat = make_dataclass(kind.__name__, own, kw_only=True)
     flat.__doc__ = kind.__doc__
-    given = [word for argument in arguments for word in _words(argument)]
+    envs = ("--env", "--env-id") if any(flag.name == "env_id" for flag in flags) else ()  # as in other libraries
+    given = [word for argument in arguments for word in _words(argument, envs)]
     parsed, unknown = _read(flat, given)
     values: dict[str, Any] = {}
     for name, value in vars(parsed).items():
@@ -268,8 +269,6 @@ def _of_unknown(prog: str, unknown: Sequence[str], arguments: Sequence[str], val
         given = whole_number(str(given))
 
     def write(ours: str, value: Any) -> str:
-        if ours == "env_id":
-            return f"{value or 'ENV_ID'} without a flag"
         no = "no-" * flag.startswith("--no-")
         return f"--{no}{ours.replace('_', '-')}" + ("" if value is None else f" {value}")
 
@@ -281,10 +280,15 @@ def _of_unknown(prog: str, unknown: Sequence[str], arguments: Sequence[str], val
 _NUMBERS = re.compile(r"[\[(]?\d+(, *\d+)+[\])]?")
 
 
-def _words(argument: str) -> list[str]:
-    """An argument as the parser takes it: several numbers, such as 64,64, are words of their own."""
+def _words(argument: str, as_positional: Collection[str]) -> list[str]:
+    """An argument as the parser takes it: several numbers, such as 64,64, are words of their own.
+
+    Args:
+        argument: the argument.
+        as_positional: flags of which only the value counts.
+    """
     flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    if flag == "--env-id":  # as other libraries have it
+    if flag in as_positional:
         return [value] * bool(equals)
     flag = "--imports" if flag == "--import" else flag  # Python's word cannot be a field's name
     if _NUMBERS.fullmatch(value):

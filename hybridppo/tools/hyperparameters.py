@@ -39,7 +39,6 @@ SPACE: dict[str, tuple[Any, ...]] = {
 `LEARNING_RATES`, on a logarithmic scale."""
 Space = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
 """Ranges of hyperparameters by name, or a function of a trial of optuna that returns hyperparameters."""
-PLAIN = (bool, int, float, str, type(None))
 LEARNING_RATES = (3e-5, 3e-3)
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 """The hyperparameters that decide the shapes of the networks."""
@@ -150,20 +149,14 @@ def suggested(trial: Any, fixed: Mapping[str, Any], space: Space | None = None) 
 def _suggested_in(trial: Any, name: str, range_: Any) -> Any:
     """A value of a range: one of a list, or between the two numbers of a tuple."""
     if isinstance(range_, list) and range_:
-        # optuna keeps plain values alone
-        texts = {value if isinstance(value, PLAIN) else as_json(value, indent=None).strip(): value for value in range_}
-        return texts[trial.suggest_categorical(name, list(texts))]
-    if (
-        isinstance(range_, tuple)
-        and len(range_) > 1
-        and range_[2:] in ((), ("log",))
-        and all(map(is_number, range_[:2]))
-    ):
-        low, high, is_log = *range_[:2], len(range_) == 3
-        if low <= high and (low > 0 or not is_log):
-            are_whole = isinstance(low, int) and isinstance(high, int)
-            suggest = trial.suggest_int if are_whole else trial.suggest_float
-            return suggest(name, low, high, log=is_log)
+        by_text = {str(value): value for value in range_}  # optuna keeps no tuples
+        return by_text[trial.suggest_categorical(name, list(by_text))]
+    match range_:
+        case (low, high, *log) if is_number(low) and is_number(high) and log in ([], ["log"]):
+            if low <= high and (low > 0 or not log):
+                are_whole = isinstance(low, int) and isinstance(high, int)
+                suggest = trial.suggest_int if are_whole else trial.suggest_float
+                return suggest(name, low, high, log=bool(log))
     raise ConfigurationError(
         f"space[{name!r}] must be a list of values, or a range (low, high) or (low, high, 'log'), got {shown(range_)}"
     )

@@ -529,10 +529,6 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
             ["train", "CartPole-v1", "--agent", "dpg"],
             "agent must be one of ppo, ddpg, td3, or a class as module:Class, got 'dpg': did you mean ddpg",
         ),
-        (
-            ["train", "--env", "CartPole-v1"],
-            "no flag --env: did you mean CartPole-v1 without a flag?",
-        ),
         (["train", "CartPole-v1", "--batch-size", "64"], "did you mean --minibatch-size 64? hybridppo train --help"),
         (["train", "CartPole-v1", "--no-anneal-lr"], "did you mean --no-anneal-learning-rate?"),
         (["train", "x", "--num-envs", "8", "--train-batch-size=4096"], "--num-steps 512? (of each of 8 environments)"),
@@ -654,7 +650,7 @@ def test_whole_numbers_and_lists_are_read_as_people_write_them() -> None:
     options, config = command.options, command.config
     assert (options.total_steps, options.total_episodes, options.seed) == (1_000_000, 2000, 100)
     assert (config.num_steps, config.hidden_sizes) == (1024, (64, 32))
-    other: Any = parse_command(["train", "--env-id", "CartPole-v1", "--hidden-sizes=[64, 32]", "--minibatch-size=512"])
+    other: Any = parse_command(["train", "--env=CartPole-v1", "--hidden-sizes=[64, 32]", "--minibatch-size=512"])
     assert (other.config.hidden_sizes, other.config.minibatch_size) == ((64, 32), 512)
 
 

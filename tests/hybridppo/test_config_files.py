@@ -93,7 +93,7 @@ def test_several_environments_are_in_one_file(tmp_path: Path) -> None:
     alone = read_config(written(tmp_path, {"CartPole-v1": {"gamma": 0.5}}))
     assert alone.arguments() == {"config": PPOConfig(gamma=0.5), "env": "CartPole-v1"}
     with pytest.raises(ConfigurationError, match=r"has options for CartPole-v1, and none for 'Acrobot-v1': add some"):
-        read_config(alone.path, "Acrobot-v1")
+        read_config(tmp_path / "my.json", "Acrobot-v1")
 
 
 def test_policies_of_a_file(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"must hold options by name, as num_envs: 8, got \[1\]"):
         read_config(tmp_path / "my.json")
     for path in (tmp_path, tmp_path / "my.ini"):
-        with pytest.raises(ConfigurationError, match=r"must name a file of options, .yaml, .yml, .json, .toml, got"):
+        with pytest.raises(ConfigurationError, match=r"must name a file of options, .yaml, .yml, .toml, .json, got"):
             hybridppo.train("CartPole-v1", config=path, total_steps=1)
 
 

@@ -346,7 +346,7 @@ def test_an_argument_of_another_library_is_converted(given: dict[str, Any], mean
 
 
 def test_every_name_that_a_hint_may_give_is_one_of_ours() -> None:
-    ours = {*OPTIONS, *inspect.signature(hybridppo.train).parameters, "env_id"}
+    ours = {*OPTIONS, *inspect.signature(hybridppo.train).parameters}
     ours |= fields_of(*(kind.config_type for kind in AGENTS.values())).keys()
     table = json.loads((Path(hybridppo.__file__).parent / "names_elsewhere.json").read_text())
     assert {name.partition(", ")[0] for name in table} <= ours

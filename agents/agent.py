@@ -58,10 +58,8 @@ from hybridppo.system.validation import (
 )
 
 ELSEWHERE = {
-    **dict.fromkeys(("predict", "compute_single_action", "compute_actions", "get_action"), "agent.act(observation)"),
-    **dict.fromkeys(("learn", "fit", "train"), "hybridppo.train(ENV, total_steps=...), which returns the agent"),
-    "load": "hybridppo.load(RUN_DIR_OR_FILE)",
-    "evaluate": "hybridppo.evaluate_agent(agent, ENV)",
+    **dict.fromkeys(("predict", "compute_single_action", "get_action"), "agent.act(observation)"),
+    **dict.fromkeys(("learn", "train"), "hybridppo.train(ENV, total_steps=...), whose result has the agent"),
 }
 """What methods of other libraries' agents are called here."""
 NO_STATE: Any = object()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from hybridppo.agents.policies import (
-    PoliciesConfig,
     PolicyOf,
     by_id,
     columns_of,
@@ -20,7 +19,7 @@ from hybridppo.agents.policies import (
     spaces_of_policy,
 )
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
+from hybridppo.agents.registry import AnyAgent, critics_see
 from hybridppo.compiled.modules import has_numba
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
@@ -53,7 +52,6 @@ from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import each_space
-from hybridppo.system.messages import shown_returns
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_bools, require_whole
 
@@ -227,18 +225,6 @@ def evaluate(
     source, options = environment_of(given, env, env_kwargs)
     loaded = load(given, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
     return evaluate_agent(loaded, source, **how, **like_training(options))
-
-
-def returns_of(evaluation: Evaluation, config: AnyConfig, episodes: int | None = None) -> str:
-    """The returns of an evaluation as text, of each policy if there are several. None counts episodes of agents."""
-    found = {"": evaluation}
-    if isinstance(config, PoliciesConfig):
-        names = {policy: [name for name, own in config.agents.items() if own == policy] for policy in config.policies}
-        found = {f"{policy}: ": evaluation.of_agents(own) for policy, own in names.items()}
-    return ", ".join(
-        policy + shown_returns(own.return_mean, own.return_std, episodes or len(own.returns))
-        for policy, own in found.items()
-    )
 
 
 def environment_of(

@@ -28,7 +28,7 @@ from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
-from hybridppo.evaluation import evaluate_agent, like_training, returns_of
+from hybridppo.evaluation import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import fitting
 from hybridppo.networks.modes import float32_products
@@ -43,6 +43,7 @@ from hybridppo.runners.evaluation_callback import (
     Evaluator,
     evaluation_line,
     returns_by_policy,
+    returns_of,
 )
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
@@ -94,7 +95,7 @@ class TrainResult:
         if self.stopped_by is not None:
             lines.append(f"stopped before its goal: {self.stopped_by}")
         if self.evaluation is not None:
-            lines.append(f"evaluation: {returns_of(self.evaluation, self.agent.config)}, deterministic actions")
+            lines.append(f"evaluation: {returns_of(self.agent, self.evaluation)}, deterministic actions")
         lines.append("nothing was saved: run_dir=None" if self.run_dir is None else f"run directory: {self.run_dir}")
         return "\n".join(lines)
 

@@ -249,8 +249,8 @@ class EvaluationDuringTraining(Callback):
             self._directory.judge(moment["checkpoint"], evaluation.return_mean)
             self._keep_pending()
         if self._shows:
-            of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
-            means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
+            each = by_policy(self._runner.agent, evaluation).items()
+            means = [f"{policy}: {shown_return(own.return_mean)}" for policy, own in each]
             episodes = len(evaluation.returns) // max(1, len({*evaluation.agents}))
             found = shown_returns(evaluation.return_mean, evaluation.return_std, episodes)
             say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
@@ -281,11 +281,22 @@ def evaluation_line(agent: Agent, moment: Moment, evaluation: Evaluation) -> dic
     }
 
 
+def by_policy(agent: Agent, evaluation: Evaluation) -> dict[str, Evaluation]:
+    """The evaluation of each of several policies, by name; empty for one policy."""
+    names = agent.agents if has_policies(agent) else ()
+    return {policy: evaluation.of_agents(agent.names_of(policy)) for policy in names}  # type: ignore[attr-defined]
+
+
 def returns_by_policy(agent: Agent, evaluation: Evaluation) -> Metrics:
-    """The mean return of each of several policies, by name; empty for one policy."""
-    if not has_policies(agent):
-        return {}
-    return {
-        f"{policy}/evaluation_return_mean": evaluation.of_agents(agent.names_of(policy)).return_mean
-        for policy in agent.agents
-    }
+    """The mean return of each of several policies, by the metric's name."""
+    each = by_policy(agent, evaluation).items()
+    return {f"{policy}/evaluation_return_mean": own.return_mean for policy, own in each}
+
+
+def returns_of(agent: Agent, evaluation: Evaluation, episodes: int | None = None) -> str:
+    """The returns of an evaluation as text, of each policy if there are several. None counts episodes of agents."""
+    found = by_policy(agent, evaluation) or {"": evaluation}
+    return ", ".join(
+        f"{policy}: " * bool(policy) + shown_returns(own.return_mean, own.return_std, episodes or len(own.returns))
+        for policy, own in found.items()
+    )

@@ -17,16 +17,9 @@ from typing import Any, Literal, cast, get_args
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environments import SubEnvironments
-from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, shown, shown_error
+from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, add_advice, shown, shown_error
 from hybridppo.networks.actors import twin_of
-from hybridppo.placements.placement import (
-    Migrating,
-    Mirrored,
-    Placement,
-    SingleDevice,
-    placement_from_settings,
-    require_devices,
-)
+from hybridppo.placements.placement import KINDS, Placement, SingleDevice, placement_from_settings, require_devices
 from hybridppo.system.devices import is_cuda_awake, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
 from hybridppo.system.signals import Stopped
@@ -343,10 +336,9 @@ class Search:
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
         """The contents of `placements.json`."""
-        limits, others = self.limits, list[str]()
-        if self.trials:
-            others = reasons_against(self.trials.values(), self.best, limits.max_lag)
-            others += [f"overlap: {LAGS}"] if limits.cores > 1 and not limits.max_lag else []
+        others = reasons_against(self.trials.values(), self.best, self.limits.max_lag) if self.trials else []
+        if self.trials and self.limits.cores > 1 and not self.limits.max_lag:
+            others.append(f"overlap: {LAGS}")
         return {
             "seconds": time.perf_counter() - self._began,
             "left_out": [*self.left_out, *others],
@@ -415,16 +407,14 @@ class PlacementOptions:
         devices = self.sampling_device or "cpu", self.learning_device or "cuda"
         if name in ("cpu", "cuda"):
             return SingleDevice(name)
-        if name == "migrate":
-            return Migrating(*devices)
-        if name == "hybrid":
-            return Mirrored(*devices, max_lag=lag or 0)
+        kind: Any = KINDS[name]
         try:
-            return Mirrored(*devices, max_lag=lag or 1)
+            return cast(Placement, kind(*devices, **({} if least is None else {"max_lag": lag or least})))
         except DeviceError as error:
-            raise DeviceError(
-                f"{error}; or let two CPU cores overlap: --learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
-            ) from None
+            if name == "overlap":
+                how = "--learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
+                add_advice(error, f"or let two CPU cores overlap: {how}")
+            raise
 
 
 def options_of(settings: dict[str, Any]) -> PlacementOptions:

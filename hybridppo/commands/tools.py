@@ -26,10 +26,11 @@ from hybridppo.commands.parsing import (
 from hybridppo.config_files import own_agent
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.evaluation import environment_of, evaluate_agent, like_training, returns_of
+from hybridppo.evaluation import environment_of, evaluate_agent, like_training
 from hybridppo.loading import is_agent_file, load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
+from hybridppo.runners.evaluation_callback import returns_of
 from hybridppo.self_play import FIRST_RATING, SCALE, ratings_of, round_robin
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.tools.check import SECONDS_TO_STEP, check_env
@@ -86,7 +87,7 @@ class Evaluate(_Acts):
         given = {name: getattr(self, name) for name in ("episodes", "seed", "deterministic", "progress")}
         found = evaluate_agent(agent, env, **given, **like_training(options))
         actions = "deterministic" if self.deterministic else "sampled"
-        text = f"{returns_of(found, agent.config, self.episodes)}, {actions} actions"
+        text = f"{returns_of(agent, found, self.episodes)}, {actions} actions"
         show(as_json(asdict(found) | {"return_mean": found.return_mean}, indent=None).rstrip() if self.json else text)
         if not self.json and not is_agent_file(self.run_dir):
             scale = f"Elo, from {FIRST_RATING:g} at the start; {SCALE:g} more win 10 times as often as they lose"

@@ -211,7 +211,7 @@ class Wandb(Logger):
         if before is not None:
             more |= {"id": before, "resume": "allow"}
         self._run: Any = wandb.init(
-            project=self._project_of(run),
+            project=_project(run, self._project, "WANDB_PROJECT"),
             config=flat_config(run),
             reinit="create_new",  # another open run of the program is not affected
             **{"name": name_of(run), "dir": run.run_dir, **more, **self._options},
@@ -221,10 +221,6 @@ class Wandb(Logger):
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
         return str(self._run.id)
-
-    def _project_of(self, run: TrainingRun) -> str:
-        variable = os.environ.get(f"{self.name.upper()}_PROJECT", "hybridppo")
-        return self._project or run.config.get("track_project") or variable
 
     def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
         self._run.log({"env_steps": env_steps, **values})
@@ -248,7 +244,7 @@ class Trackio(Wandb):
 
         quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(
-            project=self._project_of(run),
+            project=_project(run, self._project, "TRACKIO_PROJECT"),
             config=flat_config(run),
             resume="never" if before is None else "allow",
             **{"name": name_of(run) if before is None else before, **quiet, **self._options},
@@ -282,8 +278,7 @@ class MLflow(Logger):
             self._run_id = before
             self._client.update_run(before, status="RUNNING")
             return before
-        variable = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hybridppo")
-        name = self._experiment or run.config.get("track_project") or variable
+        name = _project(run, self._experiment, "MLFLOW_EXPERIMENT_NAME")
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         made = self._client.create_run(experiment_id, run_name=name_of(run), tags=dict.fromkeys(_tags(run), ""))
@@ -381,6 +376,10 @@ def name_of(run: TrainingRun) -> str:
     """The run's `track_name`, the name of its directory, or without one, its environment and seed."""
     path = None if run.run_dir is None else run.run_dir.name
     return run.config.get("track_name") or path or f"{run.config['env_id']}-seed{run.config['seed']}"
+
+
+def _project(run: TrainingRun, given: str | None, variable: str) -> str:
+    return given or run.config.get("track_project") or os.environ.get(variable, "hybridppo")
 
 
 def _tags(run: TrainingRun) -> list[str]:

@@ -118,7 +118,7 @@ class ProgressOfTraining(Callback):
     is_of_library = True
 
     def __init__(self, *, bar: bool = True, verbose: bool = False) -> None:
-        self._has_bar, self._verbose, self._shown_at, self._unshown = bar, verbose, time.monotonic(), dict[str, float]()
+        self._has_bar, self._verbose, self._shown_at, self._metrics = bar, verbose, time.monotonic(), dict[str, float]()
 
     def on_start(self, run: TrainingRun) -> None:
         """Show the bar."""
@@ -129,24 +129,21 @@ class ProgressOfTraining(Callback):
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
         """Move the bar."""
-        sampling, *others = (metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying"))
-        share = sampling / (sampling + sum(others))
-        wrote = self._bar.move_to(
-            min(run.env_steps, self._total), f"{shown_return(metrics['episode_return_mean'])}, sampling {share:.0%}"
-        )
-        self._unshown = metrics
+        parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
+        text = f"{shown_return(metrics['episode_return_mean'])}, sampling {parts[0] / sum(parts):.0%}"
+        wrote, self._metrics = self._bar.move_to(min(run.env_steps, self._total), text), metrics
         if wrote or (self._verbose and time.monotonic() - self._shown_at >= SECONDS_BETWEEN_TABLES):
             self._show_table()
 
     def _show_table(self) -> None:
-        rows = sorted((grouped(name), shown_number(value)) for name, value in self._unshown.items())
+        rows = sorted((grouped(name), shown_number(value)) for name, value in self._metrics.items())
         say(markdown_table(["metric", "value"], rows))
-        self._shown_at, self._unshown = time.monotonic(), {}
+        self._shown_at = time.monotonic()
 
     def on_finish(self, run: TrainingRun) -> None:
         """Close the bar, before an evaluation shows its own."""
         self._bar.__exit__()
-        if self._verbose and self._unshown:
+        if self._verbose:
             self._show_table()
 
     def on_end(self, run: TrainingRun) -> None:

@@ -20,7 +20,7 @@ from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.hyperparameters import known_environments, tuned_entry
 from hybridppo.tools.jobs import Run, train_missing
-from hybridppo.tools.plot import bootstrap_interval, interquartile_mean, plot_runs
+from hybridppo.tools.plot import plot_runs, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -164,9 +164,7 @@ def _row(case: Case, runs: Sequence[Run]) -> Row:
     results = [result for run in runs if (result := run.result()) is not None]
     returns = [float(result["evaluation_return_mean"]) for result in results]
     seconds = [float(result["seconds"]) for result in results]
-    values = np.asarray(returns)
-    low, high = map(float, bootstrap_interval(values))
-    return Row(case, returns, seconds, float(interquartile_mean(values)), low, high)
+    return Row(case, returns, seconds, *summary_of(returns))
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -12,9 +12,10 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, import_modules, source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.environments.wrappers import MASK
-from hybridppo.errors import ConfigurationError, EnvError, add_advice, is_installed, pip_install, shown
+from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install, shown
 from hybridppo.evaluation import environment_of, playing
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
@@ -114,8 +115,7 @@ def play(
     if shows and output is not None:
         raise ConfigurationError(f"a {'window' if window else 'person'} writes no video: leave output out")
     path = None if shows else _path_of_video(run_dir, output)
-    require_whole("episodes", episodes)
-    require_whole("seed", seed, 0, below=2**31)
+    how = {"episodes": require_whole("episodes", episodes), "seed": require_whole("seed", seed, 0, below=2**31)}
     limit = math.inf if shows else MOST_STEPS
     limit = limit if most_steps is None else require_whole("most_steps", most_steps)
     player = load(run_dir, checkpoint, agent=agent, networks=networks, action_distribution=action_distribution)
@@ -124,19 +124,22 @@ def play(
         made = _in_text(source, options)
     else:
         made = filmed(source, options, "human" if window else "rgb_array")
-    with contextlib.closing(made) as film, _with_advice():
+    if "mujoco" in sys.modules:
+        _draw_without_display()
+    with contextlib.closing(made) as film:
         if human is not None:
             film.person = Person(human, film)
+        played = partial(play_episodes, player, other, film, limit, deterministic=deterministic, **how)
         if path is None:
-            return play_episodes(player, other, film, episodes, seed, deterministic, limit)
+            return played()
         with making(path), tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
             video = Video(Path(folder) / "video.mp4", getattr(film, "metadata", {}).get("render_fps", 30))
             film.on_picture = video.add
             with contextlib.closing(video):
-                played = play_episodes(player, other, film, episodes, seed, deterministic, limit)
+                found = played()
             video.require_whole()
             video.path.replace(path)
-    return replace(played, path=path)
+    return replace(found, path=path)
 
 
 def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
@@ -151,22 +154,11 @@ def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
     return output
 
 
-@contextlib.contextmanager
-def _with_advice() -> Iterator[None]:
-    """A context in which MuJoCo draws without a display, and an error says which other way there is."""
-    has_display = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")))
-    if has_display or "mujoco" not in sys.modules:
-        yield
-        return
-    logger.info("there is no display: MuJoCo draws with MUJOCO_GL=egl")
-    os.environ["MUJOCO_GL"] = "egl"
-    try:
-        yield
-    except EnvError as error:
-        add_advice(error, "MUJOCO_GL=egl was tried, since there is no display: install EGL, or set MUJOCO_GL=osmesa")
-        raise
-    finally:
-        del os.environ["MUJOCO_GL"]
+def _draw_without_display() -> None:
+    """Let MuJoCo draw on a machine without a display, unless the user has said how."""
+    if sys.platform == "linux" and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"))):
+        logger.info("there is no display: MuJoCo draws with MUJOCO_GL=egl (or MUJOCO_GL=osmesa, if you set it)")
+        os.environ["MUJOCO_GL"] = "egl"
 
 
 def _in_text(source: EnvSource, options: EnvironmentOptions) -> "Filmed":
@@ -224,8 +216,7 @@ class Person:
         if mode == "ansi":
             print(self._game.render())
         elif mode != "human":
-            parts = {key: each for key, each in observation.items() if key != MASK} if is_dict else {"": observation}
-            print(*(parts.values() if len(parts) == 1 else [parts]))
+            print({key: each for key, each in observation.items() if key != MASK} if is_dict else observation)
         while True:
             try:
                 text = input(f"{self._name}, your action, one of {', '.join(map(str, legal))}: ").strip()
@@ -308,7 +299,7 @@ class Filmed:
         self.on_picture: Callable[[Any], object] | None = None
         """Gets each picture, which the environment may draw into again; None for an environment that has a window."""
         self.person: Person | None = None
-        self.steps = self.episodes = 0
+        self.steps = 0
         self._seen: Any = None
         self._is_closed = self._has_begun = False
 
@@ -346,10 +337,6 @@ class Filmed:
             picture = self.env.render()
             picture = on_host(picture) if isinstance(picture, Tensor) else np.asarray(picture)
             self.on_picture(picture[0] if picture.ndim == 4 else picture)  # of batched environments
-
-    def count_episode(self) -> None:
-        """Count an episode that has ended."""
-        self.episodes += 1
 
     def close(self) -> None:
         """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""
@@ -397,15 +384,7 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str | No
     return film
 
 
-def play_episodes(
-    player: AnyAgent,
-    other: AnyAgent | None,
-    film: Filmed,
-    episodes: int,
-    seed: int,
-    deterministic: bool,
-    limit: float,
-) -> Played:
+def play_episodes(player: AnyAgent, other: AnyAgent | None, film: Filmed, limit: float, **how: Any) -> Played:
     """Play episodes one after the other, each until no agent is left, or until the film has so many steps.
 
     Raises:
@@ -416,14 +395,10 @@ def play_episodes(
     if other is not None:
         agents = _agents_of_players(player, other, list(map(str, getattr(film, "possible_agents", ()))))
     with playing(agents, lambda: film, 1, policy_of=str) as (_, run):
-        found = run(
-            episodes=episodes,
-            seed=seed,
-            deterministic=deterministic,
-            on_episode=film.count_episode,
-            is_over=lambda: film.steps >= limit,
-        )
-    return Played(**vars(found), episodes=film.episodes, steps=film.steps)
+        ended = count()
+        over: dict[str, Any] = {"on_episode": lambda: next(ended), "is_over": lambda: film.steps >= limit}
+        found = run(**how, **over)
+    return Played(**vars(found), episodes=next(ended), steps=film.steps)
 
 
 def _agents_of_players(player: AnyAgent, other: AnyAgent, names: Sequence[str]) -> dict[str, AnyAgent]:

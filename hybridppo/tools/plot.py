@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import logging
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,9 +132,8 @@ class Group:
 
     def final(self, metric: str = RETURN, confidence: float = 0.95) -> tuple[float, float, float]:
         """The interquartile mean of the runs' last values of a metric, and its confidence interval."""
-        values = np.array([run.curve("steps", metric)[1][-1] for run in self.runs])
-        low, high = bootstrap_interval(values, confidence)
-        return float(interquartile_mean(values)), float(low), float(high)
+        every = [points for run in self.runs if (points := run.points("steps", metric))] or [[(0.0, math.nan)]]
+        return summary_of([points[-1][1] for points in every], confidence)
 
 
 @dataclass(frozen=True)
@@ -299,6 +299,13 @@ def bootstrap_interval(values: Array, confidence: float = 0.95) -> tuple[Any, An
     tail = (1.0 - confidence) / 2
     low, high = np.quantile(means, (tail, 1.0 - tail), axis=0)
     return low, high
+
+
+def summary_of(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """The interquartile mean of values, and its confidence interval."""
+    found = np.asarray(values, np.float64)
+    low, high = bootstrap_interval(found, confidence)
+    return float(interquartile_mean(found)), float(low), float(high)
 
 
 def interquartile_mean(values: Array) -> Array:

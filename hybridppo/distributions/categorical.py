@@ -84,10 +84,6 @@ class Categorical(Distribution):
             found = found + self.start
         return found if found.dtype is self.dtype else as_dtype(found, self.dtype)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """`log p[a]`, summed over the choices."""
-        return self.log_prob_and_entropy(outputs, actions)[0]  # not the base's: an iteration runs fewer files
-
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """`log p[a]` and `-sum_a p[a] log p[a]`, summed over the choices, which are independent."""
         log_probs, entropies = [], []

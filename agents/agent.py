@@ -634,11 +634,7 @@ class PolicyAgent:
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
         state: dict[str, Any] = {"version": self.version, "order": self._order.bit_generator.state}
         if extra := self.extra_state():
-            try:
-                state["extra"] = held_by_json(extra)
-            except ValueError:
-                what = f"numbers, text, lists and dicts, got {shown(extra)}"
-                raise ConfigurationError(f"extra_state must return {what}") from None
+            state["extra"] = held_by_json("the result of extra_state", extra)
         frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
         return tensors, state | ({"frozen": frozen} if frozen else {})
 

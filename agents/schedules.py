@@ -174,13 +174,11 @@ class OfOnePolicy:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object, with which the library's class restores it; those of a user's are settings."""
-        own = {name: getattr(self, name) for name in self.own_fields()}
-        try:
-            settings = {**self.settings, **held_by_json(own)}
-        except ValueError:
-            raise ConfigurationError(f"fields of {type(self).__name__} must be what JSON can hold, got {own}") from None
+        own = {
+            name: held_by_json(f"{name} of {type(self).__name__}", getattr(self, name)) for name in self.own_fields()
+        }
         found = {name: copy.deepcopy(value) for name, value in vars(self).items() if name not in own}
-        return found | {"settings": settings}
+        return found | {"settings": {**self.settings, **own}}
 
 
 class Scheduled:

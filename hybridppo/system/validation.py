@@ -131,16 +131,17 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def held_by_json(value: Any) -> Any:
+def held_by_json(what: str, value: Any) -> Any:
     """A value as JSON holds it: with NumPy's numbers as Python's, and lists for tuples.
 
     Raises:
-        ValueError: if JSON cannot hold it.
+        ConfigurationError: if JSON cannot hold it.
     """
     try:
         return json.loads(json.dumps(value, allow_nan=False, default=plain))  # which knows no other object
-    except (TypeError, RecursionError) as error:
-        raise ValueError(error) from None
+    except (TypeError, ValueError, RecursionError):
+        rule = "must be what JSON can hold: numbers, text, lists and dicts"
+        raise ConfigurationError(f"{what} {rule}, got {shown(value)}") from None
 
 
 def require_seconds(name: str, value: Any, rule: str = "a number of at least 0") -> Any:
@@ -292,10 +293,7 @@ def _of_kind(config: Any, field: "Field[Any]", kind: Any, value: Any, may_be_non
         is_object = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
         is_json = field.metadata.get("json", False)
         require(config, name, is_object, f"must be a dict of {'values' if is_json else 'arguments'} by name")
-        try:
-            value = OwnSettings(held_by_json(dict(value))) if is_json else value
-        except ValueError:
-            require(config, name, False, "must be what JSON can hold")
+        value = OwnSettings(held_by_json(name, dict(value))) if is_json else value
     elif get_origin(kind) is dict:
         rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
         is_one = isinstance(value, dict) and len(value) > 0 and all(isinstance(key, str) for key in value)

@@ -202,6 +202,5 @@ def hint(
                 value, why = convert(value, sizes), why.format(**sizes)
             except (TypeError, ValueError, KeyError):  # a schedule, text; an agent without rollouts
                 value, why = None, ""
-    if found is None:
-        found, value = next(iter(difflib.get_close_matches(name, ours, 1)), None), None
+    found = found or next(iter(difflib.get_close_matches(name, ours, 1)), None)
     return f": did you mean {write(found, value)}?{f' ({why})' if why else ''}" if found else ""

@@ -433,15 +433,13 @@ def _hint(name: str, ours: list[str], keywords: Mapping[str, Any]) -> str:
         if "placement" in ours:
             holders |= dict.fromkeys(("max_lag", "publish_every"), "placement=Mirrored(..., {})")
         holders |= dict.fromkeys(ours, "{}")
-        write = functools.partial(_as_argument, holders)
-        if found := hint(name, keywords[name], holders, sizes_of(config), write):
+        if found := hint(name, keywords[name], holders, sizes_of(config), functools.partial(_written, holders)):
             return found
     return ""
 
 
-def _as_argument(holders: Mapping[str, str], name: str, value: Any) -> str:
-    held = as_argument(name, value) if value is not None or holders[name] == "{}" else f"{name}=..."
-    return holders[name].format(held)
+def _written(holders: Mapping[str, str], name: str, value: Any) -> str:
+    return holders[name].format(as_argument(name, value))
 
 
 GIT_SECONDS = 5.0

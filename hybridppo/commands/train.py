@@ -209,36 +209,24 @@ def train_command(arguments: Sequence[str], kind: type[Train] = Train) -> Train:
         ConfigurationError: if an argument is wrong, the run has parts that only Python can make, or another agent than
             `--agent`.
     """
-    agent, path, placement = (_value_among(arguments, flag) for flag in ("--agent", "--config", "--placement"))
-    defaults: dict[str, Any] = {}
-    if path is not None and is_config_file(path):
-        first = arguments[0] if not arguments[0].startswith("-") else None
-        defaults = _defaults_in_file(path, first, agent)
-    elif path is not None:
-        defaults = _defaults_of_run(path, agent, has_placement=placement is not None)
-    elif agent is not None:
-        defaults = {"agent": agent, "config": config_type(agent)()}
+    first = None if not arguments or arguments[0].startswith("-") else arguments[0]
+    defaults = _defaults(arguments, first)
     command = parse(kind, arguments, defaults)
     if command.tuned or command.tuned_from is not None:
         return parse(kind, arguments, command.tuned_defaults())
-    if path is None or command.env_id == defaults.get("env_id"):
-        return command
+    if command.settings_of is not None and command.env_id != defaults.get("env_id"):  # its flags stood before it
+        return parse(kind, arguments, _defaults(arguments, command.env_id))
+    return command
+
+
+def _defaults(arguments: Sequence[str], env_id: str | None) -> dict[str, Any]:
+    """The defaults of the flags for the agent and the file that the arguments name."""
+    agent, path = _value_among(arguments, "--agent"), _value_among(arguments, "--config")
+    if path is None:
+        return {} if agent is None else {"agent": agent, "config": config_type(agent)()}
     if is_config_file(path):
-        defaults = _defaults_in_file(path, command.env_id, agent)
-    else:  # another environment gets neither the arguments nor the imports of this one
-        defaults["environment"] = replace(defaults["environment"], env_kwargs=None, imports="")
-    return parse(kind, arguments, defaults)
-
-
-def _defaults_in_file(path: str, env_id: str | None, agent: str | None) -> dict[str, Any]:
-    """The options in a file, as defaults of the flags."""
-    found = read_config(path, env_id, agent)
-    own = {"env_id" if name == "env" else name: value for name, value in found.own.items()}
-    return {**found.groups, **own}
-
-
-def _defaults_of_run(path: str, agent: str | None, *, has_placement: bool) -> dict[str, Any]:
-    """The settings of a run, as defaults of the flags."""
+        found = read_config(path, env_id, agent)
+        return {**found.groups, **{"env_id" if name == "env" else name: value for name, value in found.own.items()}}
     settings = Settings.read(RunDirectory.open(path))
     config, policies, own = settings.config, None, own_agent(agent)
     _require_no_python(path, settings, own)
@@ -249,12 +237,16 @@ def _defaults_of_run(path: str, agent: str | None, *, has_placement: bool) -> di
         config, name = config.in_class(own.config_type), agent
     if agent not in (None, name):
         raise ConfigurationError(f"{path} has the settings of {name}: leave --agent out, or --config")
+    has_placement = _value_among(arguments, "--placement") is not None
+    environment = made(EnvironmentOptions, vars(settings.environment))
+    if env_id not in (None, settings.env_id):  # which gets neither the arguments nor the imports of this one
+        environment = replace(environment, env_kwargs=None, imports="")
     return {
-        "env_id": settings.env_id,
+        "env_id": env_id or settings.env_id,
         "agent": name,
         "options": settings.run,
         "placement": PlacementOptions() if has_placement else options_of(settings.placement),
-        "environment": made(EnvironmentOptions, vars(settings.environment)),
+        "environment": environment,
         "policies": policies,
         "config": config,
     }

@@ -105,7 +105,7 @@ def test_policies_of_a_file(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "gama: 0.9": "line 2: there is no option 'gama': did you mean gamma?",
+    "gama: 0.9": "line 2: there is no option 'gama': did you mean gamma=0.9?",
     "vf_coef: 0.5": "line 2: there is no option 'vf_coef': did you mean value_coef=1.0? (the value loss is half",
     "gamma: 2": "line 2: gamma must lie between 0 and 1, got 2.0",
     "num_envs: 2.5": "line 2: num_envs must be a whole number",

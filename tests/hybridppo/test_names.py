@@ -37,7 +37,7 @@ def test_an_agent_made_with_settings_of_another_is_an_error_that_names_its_own(
     ("call", "words"),
     [
         (lambda: hybridppo.train("CartPole-v1", total_steps=1, num_env=1), "config=PPOConfig(num_envs=1)?"),
-        (lambda: hybridppo.train("CartPole-v1", total_step=1), "did you mean total_steps?"),
+        (lambda: hybridppo.train("CartPole-v1", total_step=1), "did you mean total_steps=1?"),
         (lambda: hybridppo.train("CartPole-v1", total_timesteps=1), "did you mean total_steps=1?"),
         (lambda: hybridppo.train("CartPole-v1", total_steps=1, tau=1), "did you mean config=DDPGConfig(tau=1)?"),
         (

@@ -291,7 +291,9 @@ def test_resuming_takes_what_may_change_and_nothing_else(run_dir: Path) -> None:
 
 
 def test_what_is_no_option_is_refused_as_python_does_with_what_was_meant() -> None:
-    with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument 'num_worker': .*num_workers\?"):
+    with pytest.raises(
+        TypeError, match=r"train\(\) got an unexpected keyword argument 'num_worker': .*num_workers=2\?"
+    ):
         train(total_steps=32, num_worker=2)
     with pytest.raises(TypeError, match=r"train\(\) missing 1 required keyword-only argument: 'total_steps'"):
         train()

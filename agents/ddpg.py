@@ -372,14 +372,7 @@ class DDPG(PolicyAgent):
             counts["measured_actor"] += moves_actor
 
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
-        self._bind_targets()
-        loop, record = OptimizationLoop(self, Backend(self), exchange), recorder_for(self)
-        if record is not None:
-            loop.whole_step = RecordedStep(loop, self, record)
-        return loop
-
-    def _bind_targets(self) -> None:
-        """Make the target networks views of their flat tensor, which moves with the optimizer's state."""
+        # The target networks are views of their flat tensor, which moves with the optimizer's state.
         self.target_actor, self.target_critics, modules = copy.deepcopy(
             (self.actor, self.critics, self._learning_modules)
         )
@@ -389,6 +382,10 @@ class DDPG(PolicyAgent):
         for target, network in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
             share_buffers(target, network)
             target.eval()
+        loop, record = OptimizationLoop(self, Backend(self), exchange), recorder_for(self)
+        if record is not None:
+            loop.whole_step = RecordedStep(loop, self, record)
+        return loop
 
     def take_metrics(self) -> Metrics:
         """Means of the statistics since the last call; NaN if there were none. Waits for the device.

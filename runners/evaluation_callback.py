@@ -163,11 +163,8 @@ class EvaluationDuringTraining(Callback):
     is_of_library = True
 
     def __init__(self, checkpointing: Checkpointing, evaluator: Evaluator, *, every: int, shows: bool) -> None:
-        self._checkpointing, self._runner, self._directory = (
-            checkpointing,
-            checkpointing.runner,
-            checkpointing.directory,
-        )
+        self._checkpointing, self._runner = checkpointing, checkpointing.runner
+        self._directory = checkpointing.directory
         self._evaluator, self._every, self._shows = evaluator, every, shows
         self._env_steps = 0
         """Environment steps at the last evaluation that was begun."""

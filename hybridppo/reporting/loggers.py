@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError, hint, is_installed, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, OnIteration, TrainingRun, require_callbacks
@@ -136,10 +136,7 @@ class TensorBoard(Logger):
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
         from torch.utils.tensorboard import SummaryWriter
 
-        log_dir = self._log_dir
-        if log_dir is None:
-            assert run.run_dir is not None  # it needs one
-            log_dir = run.run_dir / "tensorboard"
+        log_dir = self._log_dir or cast(Path, run.run_dir) / "tensorboard"  # it has one of the two
         # TensorBoard drops later steps, which a killed process has written.
         later = None if before is None else run.env_steps + 1
         self.writer = SummaryWriter(str(log_dir), purge_step=later, flush_secs=5)
@@ -162,8 +159,7 @@ class CSV(Logger):
     name, needs_run_dir = "csv", True
 
     def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
-        assert run.run_dir is not None  # it needs one
-        self._folder, self._columns = run.run_dir, list[str]()
+        self._folder, self._columns = cast(Path, run.run_dir), list[str]()
         return None
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:

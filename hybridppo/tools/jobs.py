@@ -110,9 +110,9 @@ class Run:
             RunDirectoryError: if the file is damaged.
         """
         result = read_object(self.run_dir / "result.json")
+        if self.objective is not None:  # which may have stopped before its goal
+            return result if (self.run_dir / OBJECTIVE).exists() else None
         if result is None or result.get("env_steps", 0) < self.total_steps:
-            return None
-        if self.objective is not None and not (self.run_dir / OBJECTIVE).exists():
             return None
         return None if self.options.get("evaluation_episodes") and "evaluation_return_mean" not in result else result
 

@@ -219,6 +219,7 @@ def test_an_objective_and_a_space_of_ones_own_over_several_seeds(tmp_path: Path)
         "hidden_sizes": [(4,), (4, 4)],
     }
     options = {"config": SMALL, "objective": length_of_config, "space": space, "seeds": 2, "seed": 5}
+    options |= {"total_episodes": 1}  # a run that stops before its goal has ended, too
     entry = search(tmp_path, total_steps=64, trials=2, fixed=None, placement="cpu", num_workers=0, **options)
     assert entry.return_here == pytest.approx(-0.9 + 0.5 + 100 * entry.config.num_epochs + 8)  # of seeds 7, 8 and 9
     assert entry.config.settings == {"beta": 0.5, "kept": 1}

@@ -255,9 +255,10 @@ class PolicyAgent:
         self._loop: OptimizationLoop | None = None
         self._loop_is_for: tuple[int, tuple[slice, ...]] = (0, ())
         self._depends_on_training = False
-        self._modules = modules or {}
+        self._parts: dict[str, Any] = {"modules": modules} if modules else {}
+        """Custom parts by the names of `train`'s arguments."""
         self.modules_of = Modules()
-        if self._modules or type(self).make_modules is not PolicyAgent.make_modules:
+        if self._parts or type(self).make_modules is not PolicyAgent.make_modules:
             # Initial values depend on the number of threads, and starting threads takes longer than the work.
             with torch_seeded(self._initial_seed >> 1), limit_threads(1):
                 self.modules_of.take(self.make_modules())
@@ -268,7 +269,8 @@ class PolicyAgent:
         Called once, before networks are made; initial values follow from the seed. The default is copies of `modules=`.
         A subclass may have others, whose sizes follow from `self.config`, `self.settings` and the spaces.
         """
-        return copy.deepcopy(self._modules)
+        found: Mapping[str, nn.Module] = copy.deepcopy(self._parts.get("modules", {}))
+        return found
 
     @property
     def _learning_modules(self) -> dict[str, nn.Module]:
@@ -586,9 +588,7 @@ class PolicyAgent:
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
         parts: dict[str, object] = {} if library_class(self) is type(self) else {"agent": type(self)}
-        if self._modules:
-            parts["modules"] = self._modules
-        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
+        return parts | self._parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def require_own_names(self) -> None:
         """Refuse attributes of a subclass that have the name of something that the library's class needs itself.

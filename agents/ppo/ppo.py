@@ -109,10 +109,9 @@ class PPO(PolicyAgent):
         config = self.config
         require_not_recorded(config, self._schedules.functions)
         self._loss: LossFunction = loss if loss is not None else ppo_loss
-        self._networks = networks
         parts: dict[str, Any] = {"loss": loss, "networks": networks, "advantages": advantages}
-        parts["action_distribution"] = action_distribution
-        self._parts = {name: part for name, part in parts.items() if part not in (None, ppo_loss, gae)}
+        parts |= {"action_distribution": action_distribution}
+        self._parts |= {name: part for name, part in parts.items() if part not in (None, ppo_loss, gae)}
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.distribution: Distribution = self.make_distribution()
         require_rows(config, self._encode)
@@ -143,8 +142,8 @@ class PPO(PolicyAgent):
     def make_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
         """Actor and critic; called once. A subclass may have others."""
         spaces = self.observation_space, self.action_space
-        if self._networks is not None:
-            return checked_networks(self._networks, spaces, self.config, seed, self.distribution.output_size)
+        if (networks := self._parts.get("networks")) is not None:
+            return checked_networks(networks, spaces, self.config, seed, self.distribution.output_size)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed), self.distribution)
 
     @property
@@ -184,11 +183,6 @@ class PPO(PolicyAgent):
     def is_the_librarys(self) -> bool:
         """Whether the loss and the networks are the library's, which treat each row alone."""
         return not self.own.keys() - {"advantages", "schedules"}
-
-    @property
-    def own(self) -> dict[str, object]:
-        """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
-        return super().own | self._parts
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss of a minibatch; a subclass may have another."""

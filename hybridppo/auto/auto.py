@@ -372,7 +372,7 @@ class PlacementOptions:
     """The placement, as the command line names it."""
 
     placement: PlacementName = "auto"
-    """Where to sample and where to learn; README.md has a table."""
+    """Where to sample and where to learn: docs/placements.md compares them."""
     sampling_device: str | None = None
     """Where migrate, hybrid and overlap sample; None for cpu."""
     learning_device: str | None = None

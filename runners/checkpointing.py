@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hybridppo.errors import add_advice, command
+from hybridppo.errors import EnvError, add_advice, command
 from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
@@ -100,7 +100,8 @@ class Checkpointing(Callback):
         if self._logged < self.runner.iteration:  # the error came before
             self.on_metrics(run, self.runner.metrics)
         is_new = self.save()
-        if self.is_saved and run.iteration:  # what fails in its first rollout would fail again
+        fails_at_once = type(error) is EnvError and not run.iteration  # an environment that would fail again
+        if self.is_saved and not fails_at_once:
             resume = command("hybridppo", "resume", self.directory.given)
             has_lost = is_new and self.runner.sampler.failure is not None
             but = ", with new episodes, so not to the bits of a run without the error" if has_lost else ""

@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound=type)
@@ -51,6 +52,7 @@ def importing_torch() -> Iterator[None]:
             gc.freeze()
 
 
+@cache
 def helps(kind: type) -> dict[str, str]:
     """The help of every field of a class: the text below it in the source. Empty without the source."""
     import ast

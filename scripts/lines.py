@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 25_771
-MOST_FILES = 167
+MOST_LINES = 27_729
+MOST_FILES = 172
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

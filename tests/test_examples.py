@@ -152,7 +152,7 @@ def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(nam
     assert text.split("\n\n")[1] == f"    python examples/{name}.py"
 
 
-@pytest.mark.parametrize("name", only_by_default({*EXAMPLES} - {"truncated_normal"}, BLOCKS, pytest.mark.slow))
+@pytest.mark.parametrize("name", only_by_default({*EXAMPLES} - {"truncated_normal", "beta", "double_dqn"}, BLOCKS))
 def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     (env, options), whole = as_written(name)

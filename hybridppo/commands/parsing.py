@@ -161,7 +161,7 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
     flags, sections = flags_of_command(kind, defaults), dict[str, list[Any]]()
     for flag in flags:
         usual: Any = field() if flag.default is MISSING else field(default_factory=partial(copy.copy, flag.default))
-        option = flag.name, Annotated[flag.kind, tyro.conf.arg(help=flag.words or None)], usual
+        option = flag.name, Annotated[flag.kind, tyro.conf.arg(help=flag.words)], usual
         sections.setdefault(flag.section, []).append(option)
     own = sections.pop("", [])
     for name, of_section in sections.items():

@@ -186,5 +186,5 @@ def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path
 
 
 def test_the_old_name_of_the_argument_names_the_new_one() -> None:
-    with pytest.raises(TypeError, match=r"'distribution': did you mean distributed\?"):
+    with pytest.raises(TypeError, match=r"'distribution': did you mean distributed='local'\?"):
         hybridppo.train("CartPole-v1", total_steps=64, **{"distribution": "local"})

@@ -51,9 +51,10 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     assert trunk is not None
     passes: list[int] = []
     trunk.network.register_forward_hook(lambda *_: passes.append(1))
-    steps, rows = Backend(agent), torch.randn(5, 3)
-
-    outputs, values = steps._forward(Batch(observations=rows, log_probs=rows.new_zeros(5)))
+    rows, actions = torch.randn(5, 3), torch.zeros(5, dtype=torch.int64)
+    batch = Batch(observations=rows, log_probs=rows.new_zeros(5), actions=actions)
+    inputs = Backend(agent)._inputs(batch, batch)
+    outputs, values = inputs.outputs, inputs.values
     assert len(passes) == 1
     assert torch.equal(outputs, agent.actor(rows))
     assert torch.equal(values, agent.critic(rows).squeeze(-1))

@@ -785,10 +785,14 @@ def test_a_subclass_sees_the_last_observations_of_all_agents(how: str) -> None:
 def test_last_observations_that_are_not_kept_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* with critic_observes='all'"):
         train(agent=SeeingEnds, env=Matching, config=replace(CONFIG, critic_observes="all"))
-    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* with compiled environments"):
-        train(agent=SeeingEnds, env="CartPole-v1", vectorization="compiled")
     with pytest.raises(EnvError, match=r"ScriptedTensors gives no final observations .*keeps_final_observations"):
         train(agent=SeeingEnds, env=partial(ScriptedTensors, [SCRIPT] * 2, gives_finals=False))
+
+
+def test_compiled_environments_keep_no_last_observations() -> None:
+    pytest.importorskip("numba")
+    with pytest.raises(ConfigurationError, match=r"keeps_final_observations of .* with compiled environments"):
+        train(agent=SeeingEnds, env="CartPole-v1", vectorization="compiled")
 
 
 @pytest.mark.parametrize(

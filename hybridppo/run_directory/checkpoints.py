@@ -88,8 +88,15 @@ class Checkpoint:
 
     @property
     def env_steps(self) -> int:
-        """The environment steps that were sampled before it."""
-        return whole(self.state["sampler"], "env_steps")
+        """The environment steps that were sampled before it.
+
+        Raises:
+            CheckpointError: if they are not there, or no whole number.
+        """
+        try:
+            return whole(self.part("sampler")[1], "env_steps")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint was altered: its number of steps cannot be read: {error}") from error
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:

@@ -133,3 +133,9 @@ def test_a_state_that_is_nested_too_deeply_is_neither_written_nor_read(
         checkpoints.save(tmp_path / "3", {}, {"a": nested(most)})
     with pytest.raises(CheckpointError, match=rf"altered: it is nested in more than {most} lists and objects"):
         checkpoints.load(tmp_path / "3")
+
+
+@pytest.mark.parametrize("state", [{}, {"sampler": []}, {"sampler": {}}, {"sampler": {"env_steps": -1}}])
+def test_a_number_of_steps_that_cannot_be_read_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="the checkpoint was altered"):
+        _ = checkpoints.Checkpoint({}, state).env_steps

@@ -91,7 +91,6 @@ class Acting:
         """For each group, the workers whose noise of exploration its actor has."""
         self.asking: set[int] = set()
         """Workers that wait for the trainer."""
-        self.calls = 0
 
     def begin(self, actor: Any) -> None:
         """Use this actor from now on."""
@@ -136,4 +135,3 @@ class Acting:
             arrays["perturbation"][rows] = actor.perturbation
         if arrays["state"].shape[1]:
             arrays["state"][rows] = actor.state
-        self.calls += 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 27_734
+MOST_LINES = 27_732
 MOST_FILES = 172
 NOT_CODE = {
     tokenize.COMMENT,

@@ -79,7 +79,7 @@ def make_sampler(
     plan = RolloutPlan(
         agent.exploration if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
         num_steps=num_steps, num_episodes=num_episodes, memory=agent.memory,
-        pin_for=placement.learning_device if placement.pins_rollouts else None,
+        pin_for=placement.pin_for,
         discounts=_discounts(agent, environments, placement, num_envs),
     )  # fmt: skip
     if environments.device is not None:

@@ -113,8 +113,8 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 class CopyTimer:
     """Measures the copies within a context, which are finished at its end.
 
-    On a GPU, the time is that between two events in its stream. It excludes earlier work of the GPU, although the host
-    waits for that, too.
+    On a GPU, the time is that between two events in its stream. It excludes earlier work in that stream, although the
+    host waits for that, too. The host does not wait for other streams.
 
     Args:
         devices: the devices of the copies.
@@ -124,8 +124,10 @@ class CopyTimer:
 
     def __init__(self, *devices: torch.device, waits: bool = True) -> None:
         self._seconds = 0.0
-        self._devices, self._waits = devices, waits
-        self._gpu: Any = next((each for each in map(accelerator_of, devices) if each.is_asynchronous), None)
+        self._waits = waits
+        gpu = next((device for device in devices if accelerator_of(device).is_asynchronous), None)
+        self._gpu: Any = None if gpu is None else accelerator_of(gpu)
+        self._others = [device for device in devices if device != gpu]
 
     @property
     def seconds(self) -> float:
@@ -145,19 +147,26 @@ class CopyTimer:
             return
         if self._gpu is not None:
             self._ended.record(self._gpu.current_stream())
+            if self._waits:
+                self._ended.synchronize()
         if self._waits:
-            wait_for(*self._devices)
+            wait_for(*self._others)
         if self._gpu is None:
             self._seconds = time.perf_counter() - self._start
 
 
 class Crossing:
-    """Copies host arrays to one device and back, and counts them. On the CPU, both directions are views."""
+    """Copies host arrays to one device and back, and counts them. On the CPU, both directions are views.
+
+    On a GPU, copies use page-locked memory and wait for nothing; only `to_host` waits, for all of them.
+    """
 
     def __init__(self, device: torch.device, counters: Counters) -> None:
         self._device = device
         self._counters = counters
         self._stream: Any = None
+        self._under_way: list[tuple[CopyTimer, int]] = []
+        """The copies since the last wait, and their bytes."""
         self.takes_tensors = False
         """Whether actors are called with tensors on the device, so that nothing is copied."""
 
@@ -170,46 +179,26 @@ class Crossing:
         return nullcontext() if self._stream is None else accelerator_of(self._device).using(self._stream)
 
     def to_device(self, array: NDArray[Any]) -> Tensor:
-        """The array as a tensor on the device."""
+        """The array as a tensor on the device. It must not change before the next `to_host`."""
         tensor = torch.from_numpy(array)
-        return tensor if self._device.type == "cpu" else self._counted(lambda: tensor.to(self._device))
-
-    def to_host(self, tensor: Tensor) -> NDArray[Any]:
-        """The tensor as an array on the host."""
         if self._device.type == "cpu":
-            return tensor.numpy()
-        wait_for(self._device)  # computing the array is not part of the copy
-        return self._counted(tensor.cpu).numpy()
+            return tensor
+        with CopyTimer(self._device, waits=False) as timer:
+            there = moved(tensor, self._device)
+        self._under_way.append((timer, there.nbytes))
+        return there
 
-    def _counted(self, copy: Callable[[], Tensor]) -> Tensor:
-        """The result of a copy."""
-        start = time.perf_counter()
-        copied = copy()
-        self._count(copied.nbytes, time.perf_counter() - start)
-        return copied
-
-    def _count(self, num_bytes: int, seconds: float) -> None:
-        self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)
-
-    def through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any], into: Tensor | None) -> Tensor:
-        """Copy observations to the device, and copy the outputs of `compute` back. The host waits once.
-
-        Args:
-            compute: from observations on the device to the actor's outputs there.
-            observations: `[N, obs]`.
-            into: the result of the last call, which is overwritten if its shape fits; else None.
-        """
-        rows = torch.from_numpy(observations)
+    def to_host(self, tensor: Tensor, into: Tensor | None = None) -> Tensor:
+        """The tensor on the host, in the memory of `into` if its shape fits. The host waits once, for an event."""
         if self._device.type == "cpu":
-            return compute(rows)
-        with CopyTimer(self._device, waits=False) as there:
-            moved = rows.to(self._device, non_blocking=True)
-        outputs = compute(moved)
-        if into is None or into.shape != outputs.shape:
-            into = accelerator_of(self._device).page_locked(torch.empty(outputs.shape, dtype=outputs.dtype))
-        with CopyTimer(self._device) as back:
-            into.copy_(outputs, non_blocking=True)
-        self._count(moved.nbytes + outputs.nbytes, there.seconds + back.seconds)
+            return tensor
+        if into is None or into.shape != tensor.shape:
+            into = accelerator_of(self._device).page_locked(torch.empty(tensor.shape, dtype=tensor.dtype))
+        with CopyTimer(self._device) as timer:
+            into.copy_(tensor, non_blocking=True)
+        copies, self._under_way = [*self._under_way, (timer, tensor.nbytes)], []
+        seconds = sum(timer.seconds for timer, _ in copies)
+        self._counters.add(num_bytes=sum(size for _, size in copies), seconds=seconds, within_rollout=True)
         return into
 
 
@@ -254,7 +243,8 @@ class TorchActor:
 
     def _through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any]) -> NDArray[Any]:
         with self._crossing.queue():
-            self._outputs = self._crossing.through(compute, observations, self._outputs)
+            outputs = compute(self._crossing.to_device(observations))
+            self._outputs = self._crossing.to_host(outputs, self._outputs)
             return self._outputs.numpy()
 
     @torch.no_grad()
@@ -334,7 +324,7 @@ class TorchRecurrentActor(TorchActor):
     def state(self) -> NDArray[Any]:
         """`[N, state_size]`, a copy."""
         with self._crossing.queue():
-            return self._crossing.to_host(self._state).copy()
+            return self._crossing.to_host(self._state).numpy().copy()
 
     @state.setter
     def state(self, state: NDArray[Any]) -> None:

@@ -53,9 +53,10 @@ class Placement:
         self._crossing = Crossing(self.sampling_device, self.counters)
 
     @property
-    def pins_rollouts(self) -> bool:
-        """Whether rollouts should be in page-locked host memory, from which a GPU copies fastest."""
-        return accelerator_of(self.learning_device).is_asynchronous
+    def pin_for(self) -> torch.device | None:
+        """The device that copies rollouts, or rows of them, fastest from page-locked memory; None if there is none."""
+        devices = self.learning_device, self.sampling_device
+        return next((device for device in devices if accelerator_of(device).is_asynchronous), None)
 
     def prepare(self, agent: Agent) -> None:
         """Move the agent to the learning device. Call it once for each training, before the first `sampling`."""

@@ -78,10 +78,9 @@ def loop(placement: Placement, config: PPOConfig, env: Any = "CartPole-v1", kind
     environments = make_environments(env, config.num_envs, vectorization="sync")
     agent = kind(environments.observation_space, environments.action_space, config, seed=0)
     placement.prepare(agent)
-    pin_for = placement.learning_device if placement.pins_rollouts else None
     plan = RolloutPlan(
         agent.distribution, np.random.default_rng(0), env_seed=0, num_steps=config.num_steps, memory=agent.memory,
-        pin_for=pin_for,
+        pin_for=placement.pin_for,
     )  # fmt: skip
     sampler = Sampler(LocalFiller(environments, plan), plan)
     try:

@@ -52,7 +52,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait on the host."""
-        self._machine.wait_for(self, self.given)
+        self._machine.wait_for(self, self.given, "stream")
 
     def wait_stream(self, other: "Stream") -> None:
         """Let later operations wait for all that the other stream has been given."""
@@ -69,6 +69,10 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         self.stream, self.at = stream, stream.given
+
+    def synchronize(self) -> None:
+        """Wait on the host for what the stream had been given."""
+        self.stream._machine.wait_for(self.stream, self.at, "event")
 
     def elapsed_time(self, later: "Event") -> float:
         machine = self.stream._machine
@@ -115,7 +119,7 @@ class Machine:
         """How often the host has waited, and how often for a stream that was not over."""
         self.streams = [Stream(self, "default")]
         self.log: list[tuple[str, Any, Stream]] = []
-        """Thread, operation and stream, in order."""
+        """Thread, operation and stream, in order; each wait of the host is an operation "event" or "stream"."""
         self.graphs: list[Graph] = []
         self.alignment = 1
         self.is_selected = self.tells_of_waits = False
@@ -166,11 +170,12 @@ class Machine:
 
     _recorded = None
 
-    def wait_for(self, stream: Stream, count: int) -> None:
+    def wait_for(self, stream: Stream, count: int, what: str) -> None:
         with self._lock:
             if self._recorded is not None and self.stream is self._recorded.stream:
                 raise RuntimeError("operation not permitted when stream is capturing")
             self.waits += 1
+            self.log.append((threading.current_thread().name, what, stream))
             if self.tells_of_waits:
                 warnings.warn("a synchronizing operation was called", stacklevel=2)
             merge(self.over, {**stream.known, stream: count})

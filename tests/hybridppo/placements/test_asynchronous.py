@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fake_accelerator import Event, Machine, RaceError, Stream, address_of, pretended_accelerator
+from fake_accelerator import Event, FakeAccelerator, Machine, RaceError, Stream, address_of, pretended_accelerator
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
 from same_bits import values_of
@@ -32,6 +32,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import crossing
 from hybridppo.placements.placement import Placement
+from hybridppo.spaces.observations import ObservationEncoder
 
 CARTPOLE = gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space
 CONFIG = ppo_config(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
@@ -151,6 +152,53 @@ def test_a_step_on_the_device_waits_once(machine: Machine) -> None:
     assert placement.counters.bytes_copied == 2 * (observations.nbytes + first.nbytes)
 
 
+@pytest.mark.parametrize("is_locked", [False, True], ids=["ordinary memory", "page-locked"])
+def test_an_inference_waits_for_one_event_and_not_for_the_learner(is_locked: bool, machine: Machine) -> None:
+    pixels = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    agent, encode = PPO(pixels, CARTPOLE[1], CONFIG), ObservationEncoder(pixels)
+    placement = Mirrored(machine.device, machine.device, max_lag=1)
+    placement.prepare(agent)
+    rows = np.random.default_rng(0).integers(0, 255, (2, *encode.shape)).astype(encode.dtype)
+    if is_locked:
+        machine.lock(rows.ctypes.data, rows.nbytes)
+    with placement.sampling(agent) as actor:
+        actor(rows)
+        learners, own = machine.streams
+        learned = torch.zeros(1, device=machine.device)
+        learned.add_(1.0)
+        over, num_locked, bytes_before = machine.over[learners], len(machine._locked), placement.counters.bytes_copied
+        machine.log.clear()
+        outputs = actor(rows)
+    assert {stream for _, _, stream in machine.log} == {own}
+    operations = [str(operation).removesuffix(".default") for _, operation, _ in machine.log]
+    assert operations[:2] == ["aten.empty_strided", "aten.copy_"]
+    assert operations[-2:] == ["aten.copy_", "event"]
+    assert not {"event", "stream"} & {*operations[:-1]}
+    assert over == machine.over[learners] < learners.given  # the learner's work is not waited for
+    assert len(machine._locked) == num_locked + (not is_locked)  # one copy to page-locked memory
+    assert rows.dtype == np.uint8
+    assert placement.counters.bytes_copied - bytes_before == rows.nbytes + outputs.nbytes
+
+
+def test_acting_for_workers_waits_in_its_own_stream_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[Any] = []
+    page_locked = FakeAccelerator.page_locked
+    monkeypatch.setattr(FakeAccelerator, "page_locked", lambda *each: copies.append(each) or page_locked(*each))
+    updates = 3
+    train(Mirrored(machine.device, "cpu"), num_workers=2, updates=updates)
+    inferences = updates * CONFIG.num_steps * 2  # for a worker each
+    assert len(copies) == updates * 2  # for outputs: observations lie in page-locked memory
+    copies.clear()
+    machine.log.clear()
+    train(Mirrored(machine.device, machine.device, max_lag=1), num_workers=2, updates=updates)
+    waits = [
+        (stream.name, what)
+        for thread, what, stream in machine.log
+        if isinstance(what, str) and thread.startswith("hybridppo-actor")
+    ]
+    assert waits == [("stream 1", "event")] * inferences
+
+
 def test_a_rollouts_way_to_the_device_waits_once(machine: Machine) -> None:
     # A tensor whose memory is not page-locked would be copied while the host waits.
     agent, placement = PPO(*CARTPOLE, CONFIG), Mirrored("cpu", machine.device)
@@ -168,7 +216,7 @@ def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytes
     def copy(error: str) -> None:
         raise RuntimeError(error)
 
-    monkeypatch.setattr(crossing, "wait_for", lambda *devices: copy("the second error"))
+    monkeypatch.setattr(Event, "synchronize", lambda event: copy("the second error"))
     with pytest.raises(RuntimeError, match="the first error"), crossing.CopyTimer(machine.device):
         copy("the first error")
 

@@ -429,11 +429,11 @@ def leave_the_moments(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_observations_of_the_sampler(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Crossing, "through", lambda self, compute, rows, into: compute(torch.from_numpy(rows)))
+    patch.setattr(Crossing, "to_device", lambda self, rows: torch.from_numpy(rows))
 
 
 def take_the_actions_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Crossing, "through", lambda self, compute, rows, into: compute(self.to_device(rows)))
+    patch.setattr(Crossing, "to_host", lambda self, tensor, into=None: tensor)
 
 
 def look_at_parameters_by_numpy(patch: pytest.MonkeyPatch) -> None:
@@ -500,7 +500,7 @@ def test_the_device_is_taken_by_name(second_device: str) -> None:
     assert available_device(second_device) == torch.device(second_device)
     placement = PlacementOptions("hybrid", learning_device=second_device).resolve()
     assert placement_from_settings(placement.settings()).learning_device == torch.device(second_device)
-    assert not placement.pins_rollouts
+    assert placement.pin_for is None
 
 
 def test_a_device_beyond_the_last_is_an_error(second_device: str) -> None:

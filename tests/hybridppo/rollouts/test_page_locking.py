@@ -94,8 +94,8 @@ class PinningPlacement(SingleDevice):
     """A placement on the CPU that asks for pinned rollouts, like one with a GPU."""
 
     @property
-    def pins_rollouts(self) -> bool:
-        return True
+    def pin_for(self) -> torch.device:
+        return self.learning_device
 
 
 @pytest.fixture

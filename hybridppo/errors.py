@@ -103,6 +103,10 @@ class BadValueError(Exception):
     """
 
 
+class MissingEntryError(BadValueError):
+    """An info lacks an entry that an option asks for, which a restart of the environment cannot change."""
+
+
 def add_advice(error: BaseException, advice: str) -> None:
     """Add a remedy to an error: to the message of the library's errors, as a note to others."""
     if isinstance(error, HybridPPOError):

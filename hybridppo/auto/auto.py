@@ -126,7 +126,7 @@ class Auto:
             chosen = search.run()
         except Exception as error:
             # Training under the baseline is better than an error here; the same error would come again there.
-            logger.warning("placement auto: not measured, because of %s", shown_error(error))
+            logger.warning("placement auto: not measured, because of %s", first_line(shown_error(error)))
             search.trials.clear()
             search.left_out.insert(0, f"all: {shown_error(error)}")
             chosen = search.baseline
@@ -269,7 +269,8 @@ class Search:
         except (HybridPPOError, RuntimeError, MemoryError) as error:
             # Training goes on under another candidate; an error of all candidates comes again there.
             self.left_out.append(f"{candidate.label}: {shown_error(error)}")
-            logger.warning("placement auto: left out %s", self.left_out[-1])
+            if self.trials:  # else `line` has it
+                logger.warning("placement auto: left out %s", first_line(self.left_out[-1]))
             return None
         self.trials[candidate.label] = found
         return found
@@ -327,12 +328,12 @@ class Search:
     def line(self) -> str:
         """The choice and its figures in one line."""
         if self.baseline.label not in self.trials:
-            return f"{self.baseline.label}; not measured ({self.left_out[0]})"
+            return f"{self.baseline.label}; not measured ({first_line(self.left_out[0])})"
         best = self.best
         parts = ", ".join(f"{part} {shown_seconds(getattr(best, part))}" for part in PARTS)
         others = [f"{label} {shown_seconds(trial.iteration)}" for label, trial in self.trials.items() if trial != best]
         chosen = f"{best.candidate.label}, {shown_seconds(best.iteration)} an iteration ({parts})"
-        return "; ".join([chosen, *(others or self.left_out[:1])])
+        return "; ".join([chosen, *(others or map(first_line, self.left_out[:1]))])
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
         """The contents of `placements.json`."""
@@ -355,6 +356,11 @@ def reasons_against(trials: Iterable[Trial], chosen: Trial, max_lag: int) -> lis
         for trial in trials
         if trial.iteration < chosen.iteration
     ]
+
+
+def first_line(text: str) -> str:
+    """The first line of an error, which names it; training raises it again with its traceback."""
+    return text.partition("\n")[0]
 
 
 def doubled(most: int) -> list[int]:

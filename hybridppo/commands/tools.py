@@ -33,7 +33,7 @@ from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation_callback import returns_of
 from hybridppo.self_play import FIRST_RATING, SCALE, ratings_of, round_robin
 from hybridppo.system.messages import markdown_table, shown_number
-from hybridppo.tools.check import SECONDS_TO_STEP, check_env
+from hybridppo.tools.check import SECONDS_TO_CHECK, check_env
 
 if TYPE_CHECKING:
     from hybridppo.tools.play import Played
@@ -321,8 +321,8 @@ class Check(Command):
     """Modules that register environments, to import first, with commas between them."""
     steps: int = 2000
     """The largest number of steps to make."""
-    seconds: float = SECONDS_TO_STEP
-    """Seconds after which to stop stepping."""
+    seconds: float = SECONDS_TO_CHECK
+    """The time limit, in seconds; the report says what there was no time for."""
     seed: int = 0
     """Seed of the environment and of the actions."""
     json: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.errors import BadValueError, shown
+from hybridppo.errors import BadValueError, MissingEntryError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import real
 
@@ -176,10 +176,10 @@ def finite(name: str, value: Any, option: str) -> float:
     return number
 
 
-def lacking(name: str, entries: Iterable[Any]) -> BadValueError:
+def lacking(name: str, entries: Iterable[Any]) -> MissingEntryError:
     """The error for a step whose info has no such entry."""
     known = ", ".join(sorted(map(str, entries))) or "no entries"
-    return BadValueError(
+    return MissingEntryError(
         f"its info has no {name!r}, which every step must have (step_infos): it has {known}; let the environment, or a "
         "wrapper, write it in every step"
     )

@@ -264,7 +264,7 @@ class MultiAgentEnvironment:
                 observation, info, has_ended=has_ended, is_checked=self._checks > 0
             )
         except BadValueError as error:
-            raise BadValueError(f"{self._names[slot]}: {error}") from None
+            raise type(error)(f"{self._names[slot]}: {error}") from None
         end = self._encoders[slot].size
         if self._of_critics is not None:  # the mask is at the end of a row
             size = self._of_critics.sizes[slot]

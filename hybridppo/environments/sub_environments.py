@@ -22,7 +22,7 @@ from hybridppo.environments.checks import (
 )
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.state import EpisodeStart
-from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures
+from hybridppo.errors import BadValueError, EnvError, EnvStateError, MissingEntryError, failures
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite, reshaped
 from hybridppo.spaces.kinds import each_of
@@ -100,12 +100,12 @@ class SubEnvironment:
             episode_steps: steps of the episode before the error.
 
         Raises:
-            EnvError: if no restart is allowed, or the environment has failed too often in a row. An `EnvError` is
-                raised again, because no restart would help, as for self-play's opponents.
+            EnvError: if no restart is allowed or could help, or the environment has failed too often in a row. An
+                `EnvError` is raised again, as of self-play's opponents.
         """
         if isinstance(error, EnvError):
             raise error
-        if self._on_error == "raise":
+        if self._on_error == "raise" or isinstance(error, MissingEntryError):
             raise self._failure(when, error) from error
         if episode_steps >= STEPS_TO_RECOVER:
             self.failures = 0
@@ -394,7 +394,7 @@ class SubEnvironments(Environments):
                 try:
                     self._infos.step(column, info.get(agent), may_lack=self.waiting is not None)
                 except BadValueError as error:
-                    raise BadValueError(f"agent {agent!r}: {error}") from None
+                    raise type(error)(f"agent {agent!r}: {error}") from None
 
     def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
         """A test of rewards, and of the numbers among the bytes of rows."""

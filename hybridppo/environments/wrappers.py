@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.checks import five_of, two_of
-from hybridppo.errors import BadValueError, shown
+from hybridppo.errors import BadValueError, MissingEntryError, shown
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
@@ -104,7 +104,7 @@ class RowMaker:
             numbers = np.zeros(space.num_actions, np.float32)
         else:
             found = f"it has {sorted(map(str, info))}" if info else "it is empty"
-            raise BadValueError(
+            raise MissingEntryError(
                 f"its info has no 'action_mask', or None ({found}): put one into every info of reset and step, or "
                 "leave action_masks out"
             )

@@ -37,13 +37,14 @@ from hybridppo.system.messages import shown_seconds
 from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.validation import require_seconds, require_whole
 
-STEPS_TO_REPEAT, SECONDS_TO_REPEAT = 100, 2.0
-"""Steps that are repeated, to check that a seed gives the same episode; fewer if they would take longer than the
-second number, in seconds."""
+STEPS_TO_REPEAT, TIMES_REPEATED = 100, 6
+"""The most steps that are repeated, to check that a seed gives the same episode and that a state can be restored; and
+how often they are, each time after a reset and at most in a new environment."""
 SECONDS_WORTH_WORKERS = 100e-6
 """If a step takes longer than this, worker processes make steps faster, if there are cores for them."""
-SECONDS_TO_STEP = 10.0
-"""The time limit for steps."""
+SECONDS_TO_CHECK = 10.0
+"""The time limit; random steps have half of it."""
+MORE_TIME = "for more, check_env(..., seconds=60), or --seconds 60"
 Severity = Literal["error", "warning", "note"]
 
 STEPS_OF_AN_EPISODE = 500
@@ -156,7 +157,7 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
     steps: int = 2000,
-    seconds: float = SECONDS_TO_STEP,
+    seconds: float = SECONDS_TO_CHECK,
     seed: int = 0,
 ) -> EnvReport:
     """Make an environment, step it with random actions, and report.
@@ -167,7 +168,7 @@ def check_env(
         env_kwargs: as for `train`.
         imports: as for `train`.
         steps: the largest number of steps to make.
-        seconds: seconds after which to stop stepping; the report has the number of steps made.
+        seconds: the time limit, in seconds. The report has the number of steps made, and what there was no time for.
         seed: seed of the resets and of the actions.
 
     Raises:
@@ -177,6 +178,7 @@ def check_env(
     """
     steps, seed = require_whole("steps", steps), require_whole("seed", seed, 0, below=2**128)
     require_seconds("seconds", seconds)
+    begun = time.perf_counter()
     import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))
     if note := package_of(env).note:
@@ -190,9 +192,9 @@ def check_env(
         if report.is_usable:
             stack.callback(check.environments.close)
             check.look_at_spaces()
-            check.step_randomly(steps, seconds)
-            check.look_at_repeats()
-            check.look_at_sending_and_saving()
+            check.step_randomly(steps, begun + seconds / 2)
+            check.look_at_sending()
+            check.repeat_steps(begun + seconds)
     return report
 
 
@@ -213,9 +215,12 @@ class _Check:
             self.environments = self._make()
 
     def _make(self) -> Environments:
+        start = time.perf_counter()
         vectorization = "sync" if isinstance(source_of(self._source), str) else "auto"
         options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
-        return make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
+        made = make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
+        self._seconds_to_make = time.perf_counter() - start
+        return made
 
     def _takes_masks(self) -> bool:
         """Whether a reset says which actions are allowed."""
@@ -274,23 +279,21 @@ class _Check:
         except EnvError as error:
             self._report.add("warning", str(error), "correct it, or train without vectorization='compiled'")
 
-    def step_randomly(self, steps: int, seconds: float) -> None:
-        """Make this number of steps, or as many as there is time for, and report."""
+    def step_randomly(self, steps: int, end: float) -> None:
+        """Make this number of steps, or as many as there is time for until `end`, and report."""
         environments, report, seen = self.environments, self._report, Seen(self.environments.encode)
         num_envs = environments.num_envs // environments.num_agents
         sample = _sampler(environments, self._seed)
-        start = time.perf_counter()
+        begun = start = time.perf_counter()
         before = environments.reset(self._seed).copy()
         seen.reset_seconds.append(time.perf_counter() - start)
         lengths = np.zeros(environments.num_envs, np.int64)
         num_truncated = num_unknown = 0
-        end = time.perf_counter() + seconds
         while report.steps < steps:
             actions = sample()
             start = time.perf_counter()
             if report.steps and start > end:
-                what = f"{report.steps:,} of {steps:,} steps took {start - end + seconds:.0f} s"
-                report.add("note", what, "for more, check_env(..., seconds=60), or --seconds 60")
+                report.add("note", f"{report.steps:,} of {steps:,} steps took {start - begun:.0f} s", MORE_TIME)
                 break
             rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
             took = time.perf_counter() - start
@@ -320,7 +323,30 @@ class _Check:
             fix = "worker processes may pay: num_workers=2 and more, or placement auto, which measures it"
             report.add("note", f"a step takes {shown_seconds(report.seconds_per_step)}", fix)
 
-    def look_at_repeats(self) -> None:
+    def look_at_sending(self) -> None:
+        """Report an environment that cannot be sent to workers."""
+        if self.environments.device is None:
+            try:
+                pack({"source": self._source})
+            except EnvError as error:
+                self._report.add("note", str(error))
+
+    def repeat_steps(self, end: float) -> None:
+        """Check that a seed gives the same episode, and that a state can be saved and restored, if there is time."""
+        report, left = self._report, end - time.perf_counter()
+        each = left / TIMES_REPEATED - self._seconds_to_make - report.seconds_per_reset
+        self._num_repeated = int(min(STEPS_TO_REPEAT, each / max(report.seconds_per_step, 1e-9)))
+        if self._num_repeated < 1:
+            what = "there was no time to repeat an episode by its seed, or to save and restore a state"
+            report.add("note", what, MORE_TIME)
+            return
+        self._repeat_an_episode()
+        if self.environments.device is None:
+            self._save_and_restore()
+        else:
+            self._look_at_tensors_of_state()
+
+    def _repeat_an_episode(self) -> None:
         """Check that a seed gives the same episode, also with other states of the global generators."""
         first = self._trajectory(global_seed=0)
         if not _same(first, self._trajectory(global_seed=0)):
@@ -341,19 +367,8 @@ class _Check:
             rows, rewards, *_ = environments.step(sample())
             yield from (rows.copy(), rewards.copy())
 
-    @property
-    def _num_repeated(self) -> int:
-        return max(1, min(STEPS_TO_REPEAT, int(SECONDS_TO_REPEAT / max(self._report.seconds_per_step, 1e-9))))
-
-    def look_at_sending_and_saving(self) -> None:
-        """Report objects that cannot be sent to workers or saved in checkpoints."""
-        if self.environments.device is not None:
-            self._look_at_tensors_of_state()
-            return
-        try:
-            pack({"source": self._source})
-        except EnvError as error:
-            self._report.add("note", str(error))
+    def _save_and_restore(self) -> None:
+        """Check that another environment goes on as this one from its state."""
         sample, actions = _sampler(self.environments, self._seed), []
         try:
             self.environments.reset(self._seed)

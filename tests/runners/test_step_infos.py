@@ -214,6 +214,12 @@ def test_a_bad_number_is_an_error_that_names_it(fault: str) -> None:
         train(env)
 
 
+@pytest.mark.parametrize("fault", ["missing", "of an agent"])
+def test_a_restart_cannot_bring_an_entry(fault: str) -> None:
+    with pytest.raises(EnvError, match=r"^environment 0 .*has no 'cost'"):  # and not after "4 failures in a row"
+        train(FAULTS[fault][0], on_env_error="restart")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

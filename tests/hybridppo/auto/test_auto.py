@@ -6,15 +6,17 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import worker_processes
 from torch import Tensor
 from toy_agents import Unlike
 
 import hybridppo
-from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
+from hybridppo import Auto, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.auto import auto
 from hybridppo.auto.trials import Candidate, Training, Trial
 from hybridppo.placements.placement import placement_from_settings
@@ -234,6 +236,27 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
     record = caplog.records[0]
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "placement auto: not measured, because of ZeroDivisionError: no second simulator"
+
+
+class Lost(gym.Env[Any, Any]):
+    observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise ConnectionError("no simulator")
+
+
+def test_an_environment_that_fails_in_a_trial_has_its_traceback_in_the_error_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unhurried(monkeypatch)
+    caplog.set_level(logging.INFO)
+    with pytest.raises(EnvError, match=r"(?s)failed in a reset.*ConnectionError: no simulator\nTraceback"):
+        train(Lost)
+    (line,) = caplog.messages
+    assert line == (
+        "placement auto: cpu; not measured (cpu: EnvError: environment 0 (seed 0) failed in a reset, 0 steps after the "
+        "first: ConnectionError: no simulator)"
+    )
 
 
 def test_several_policies_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main
 from hybridppo.system.messages import shown_return, shown_seconds
+from hybridppo.tools import check
 
 
 class Walk(gym.Env[Any, Any]):
@@ -234,6 +235,31 @@ def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
             hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="seed must be a whole number of at least 0, got 'abc'"):
         hybridppo.check_env(make, seed="abc")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "steps", "repeats"), [(2.0, 3, False), (30.0, 31, True)])
+def test_the_time_limit_is_one_of_everything(
+    seconds: float, steps: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    class Slow(Walk):
+        def step(self, action: Any) -> Any:
+            clock.now += 0.5
+            return super().step(action)
+
+    clock = Clock()
+    monkeypatch.setattr(check, "time", clock)
+    report = hybridppo.check_env(Slow, seconds=seconds)
+    assert report.steps == steps
+    assert clock.now <= seconds
+    left_out = "there was no time to repeat an episode by its seed, or to save and restore a state -> for more"
+    assert (left_out in str(report)) != repeats
+    assert (clock.now > 0.5 * steps) == repeats
 
 
 def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:

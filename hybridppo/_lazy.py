@@ -5,8 +5,9 @@ A worker process can therefore load the package without torch.
 
 import gc
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -14,18 +15,18 @@ from typing import Any, TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 
-def lazy_attributes(package: str, names: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """The sorted names of a package, and its `__getattr__` (PEP 562), which imports them on use.
+def lazy_attributes(module: str) -> tuple[list[str], Callable[[str], Any]]:
+    """The sorted public names of a module, and its `__getattr__` (PEP 562), which imports them on use.
 
-    Args:
-        package: the package.
-        names: by module, its names with spaces between.
+    The stub beside the module (`.pyi`), which type checkers read, says where the names are.
     """
-    modules = {name: module for module, of_module in names.items() for name in of_module.split()}
+    spec: Any = sys.modules[module].__spec__
+    stub = spec.loader.get_data(f"{spec.origin.rpartition('.')[0]}.pyi").decode()
+    modules = {name: where for where, name in re.findall(r"from (\S+) import (\w+) as", stub)}
 
     def find(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         with importing_torch():
             return getattr(importlib.import_module(modules[name]), name)
 

@@ -43,10 +43,10 @@ def lines_of_code(source: str) -> int:
 
 
 def counted() -> dict[Path, int]:
-    """The lines of code of each of the library's files, by its path."""
+    """The lines of code of each of the library's files and stubs, by its path."""
     # Two links in hybridppo/ lead to the folders beside it, which would be counted twice.
-    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
-    files = [path for path in paths if not any(parent.is_symlink() for parent in path.parents)]
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py*")))
+    files = [path for path in paths if path.suffix in (".py", ".pyi") and not any(map(Path.is_symlink, path.parents))]
     return {path.relative_to(ROOT): lines_of_code(path.read_text(encoding="utf-8")) for path in files}
 
 
@@ -61,7 +61,7 @@ def main() -> int:
     for path, count in found.items():
         package = path.parent.as_posix()
         lines[package] += count
-        files[package] += 1
+        files[package] += path.suffix == ".py"  # a stub belongs to the file beside it
     for package in sorted(lines):
         print(f"{lines[package]:7,} lines of code in {files[package]:3} files  {package}/")
     print(f"{lines.total():7,} lines of code in {files.total():3} files; at most {MOST_LINES:,} in {MOST_FILES}")

@@ -4,7 +4,6 @@ import ast
 import configparser
 import functools
 import importlib.metadata
-import inspect
 import json
 import os
 import re
@@ -13,14 +12,12 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from processes import run_python
 
 import hybridppo
-from hybridppo import compiled
 
 ROOT = Path(__file__).parents[1]
 
@@ -188,13 +185,6 @@ def test_nothing_imports_the_folders_by_their_place_in_the_tree() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert importlib.metadata.version("hybridppo") == hybridppo.__version__
-
-
-@pytest.mark.parametrize("package", [hybridppo, compiled, hybridppo.tensors], ids=lambda each: each.__name__)
-def test_names_that_are_imported_on_use_are_those_that_type_checkers_see(package: ModuleType) -> None:
-    (block,) = (node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
-    seen = {each.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for each in node.names}
-    assert seen == {name: module for module, names in package._NAMES.items() for name in names.split()}
 
 
 USES_OF_DATA = """

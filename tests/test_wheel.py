@@ -21,6 +21,8 @@ LEFT_OUT = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycach
 
 EVERYWHERE = {
     "hybridppo/__init__.py",
+    "hybridppo/__init__.pyi",
+    "hybridppo/compiled/__init__.pyi",
     "hybridppo/placements/placement.py",
     "hybridppo/py.typed",
     "hybridppo/agents/__init__.py",

@@ -16,19 +16,6 @@ Samplers and agents are elsewhere: `compiled.py` and `on_device.py` in `environm
 `runners/filling.py`.
 """
 
-from typing import TYPE_CHECKING
-
 from hybridppo._lazy import lazy_attributes
 
-if TYPE_CHECKING:
-    from hybridppo.compiled.definition import Definition as Definition
-    from hybridppo.compiled.definition import environment as environment
-    from hybridppo.compiled.random_numbers import integers as integers
-    from hybridppo.compiled.random_numbers import normal as normal
-    from hybridppo.compiled.random_numbers import uniform as uniform
-
-_NAMES = {
-    "hybridppo.compiled.definition": "Definition environment",
-    "hybridppo.compiled.random_numbers": "integers normal uniform",
-}
-__all__, __getattr__ = lazy_attributes(__name__, _NAMES)
+__all__, __getattr__ = lazy_attributes(__name__)

@@ -98,16 +98,15 @@ class Exchange:
 
     def minibatches(self, backend: Any, epoch: Any, sizes: Sequence[int]) -> Iterable[Any]:
         """The share of this process of each minibatch of an epoch."""
-        found: Iterable[Any] = backend.minibatches(epoch, sizes)
-        return found
+        return backend.minibatches(epoch, sizes)
 
     def gradient_by(self, backend: Any) -> Callable[[Any, Any], Any]:
         """A function of a minibatch and a setting, as `backend.gradient`, for the gradient of the whole minibatch."""
-        return backend.gradient  # type: ignore[no-any-return]
+        return backend.gradient
 
     def descent_by(self, backend: Any) -> Callable[[Any], Any]:
         """A function of a setting that steps along the gradient, as `backend.descend`."""
-        return backend.descend  # type: ignore[no-any-return]
+        return backend.descend
 
 
 class OptimizationLoop:
@@ -171,8 +170,7 @@ class OptimizationLoop:
 
     def metrics(self) -> dict[str, float]:
         """Further metrics since the last call."""
-        found: dict[str, float] = {} if self.whole_step is None else self.whole_step.metrics()
-        return found
+        return {} if self.whole_step is None else self.whole_step.metrics()
 
 
 class PolicyAgent:
@@ -269,8 +267,7 @@ class PolicyAgent:
         Called once, before networks are made; initial values follow from the seed. The default is copies of `modules=`.
         A subclass may have others, whose sizes follow from `self.config`, `self.settings` and the spaces.
         """
-        found: Mapping[str, nn.Module] = copy.deepcopy(self._parts.get("modules", {}))
-        return found
+        return copy.deepcopy(self._parts.get("modules", {}))
 
     @property
     def _learning_modules(self) -> dict[str, nn.Module]:
@@ -328,8 +325,7 @@ class PolicyAgent:
     @property
     def settings(self) -> dict[str, Any]:
         """Hyperparameters of one's own: `train(..., settings=...)`, and the further fields of a `config_type`."""
-        found: dict[str, Any] = self._config.all_settings()
-        return found
+        return self._config.all_settings()
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""

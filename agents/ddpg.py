@@ -180,8 +180,7 @@ class Critics(nn.Module):
 
     def first(self, observations: Tensor, actions: Tensor) -> Tensor:
         """The value of the first critic, `[B, 1]`."""
-        values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
-        return values
+        return self.critics[0](torch.cat((observations, actions), dim=-1))
 
 
 class DDPG(PolicyAgent):

@@ -43,8 +43,7 @@ def agent_class(config: AnyConfig) -> type[AnyAgent]:
 
 def default_config(agent: object) -> AnyConfig:
     """The default configuration of an agent's class, or of an agent; PPO's for anything else."""
-    made: AnyConfig = getattr(agent, "config_type", PPOConfig)()
-    return made
+    return getattr(agent, "config_type", PPOConfig)()
 
 
 def make_agent(
@@ -112,8 +111,7 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
     if agent == Policies.name:
         policies = {name: PPOConfig(**each) for name, each in settings["policies"].items()}
         return PoliciesConfig(policies, settings["agents"], tuple(settings.get("played", ())))
-    made: AnyConfig = AGENTS[agent].config_type(**settings)
-    return made
+    return AGENTS[agent].config_type(**settings)
 
 
 def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:
@@ -123,8 +121,7 @@ def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> Observe
 
 def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:
     """The configuration with other values for some fields of each policy."""
-    made: AnyConfig = config.with_policies({name: replace(each, **changes) for name, each in config.policies.items()})
-    return made
+    return config.with_policies({name: replace(each, **changes) for name, each in config.policies.items()})
 
 
 def agents_by_policy(agent: AnyAgent, name: str = "policy") -> dict[str, Any]:

@@ -192,8 +192,7 @@ def config_type(agent: str) -> type[Any]:
         ConfigurationError: if there is no such agent.
     """
     kind: Any = own_agent(agent) or AGENTS[agent]
-    found: type[Any] = kind.config_type
-    return found
+    return kind.config_type
 
 
 def is_config_file(path: str | os.PathLike[str]) -> bool:

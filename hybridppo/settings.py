@@ -717,8 +717,7 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
     decided = {name: values[name] for name in names if can_change_result(options[name], values)}
     decided |= {"agent": agent, "own": found["own"], **placement_settings_of_result(found["placement"])}
     decided["distributed"] = distributed_from(values["distributed"]).part_in_result()
-    read: dict[str, Any] = json.loads(json.dumps(decided, allow_nan=True))  # lists, in place of tuples
-    return read
+    return json.loads(json.dumps(decided, allow_nan=True))  # lists, in place of tuples
 
 
 def name_of_source(source: object) -> str:

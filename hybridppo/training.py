@@ -736,8 +736,7 @@ def with_further(
     if not schedules and settings is None:
         return config
     learn = {name: changed(each) for name, each in config.policies.items() if name not in config.played}
-    made: AnyConfig = config.with_policies({**config.policies, **learn})
-    return made
+    return config.with_policies({**config.policies, **learn})
 
 
 def compiled_options(

@@ -154,7 +154,7 @@ def _memory_file(size: int) -> IO[bytes]:
     has_memory = hasattr(os, "memfd_create")
     file: Any = os.fdopen(os.memfd_create("hybridppo"), "r+b") if has_memory else tempfile.TemporaryFile()  # noqa: SIM115
     file.truncate(size)
-    return file  # type: ignore[no-any-return]
+    return file
 
 
 Answer = Callable[[str, Any], tuple[Any, float]]

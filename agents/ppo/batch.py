@@ -365,8 +365,7 @@ def numbers_of_frames(rollout: Rollout, num_frames: int) -> Tensor:
     offsets = torch.arange(-before, 1, device=device)
     # [T + 1, N, K]: the frame of that age, or the first of the episode.
     steps = torch.maximum((rows + offsets).unsqueeze(1), begins.unsqueeze(-1))
-    numbers: Tensor = (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
-    return numbers
+    return (steps + before) * num_envs + torch.arange(num_envs, device=device).unsqueeze(-1)
 
 
 def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:

@@ -217,8 +217,7 @@ class CompiledBackend(Backend):
         self._threads.run(fill, count)
         for others in gradients[1:]:
             self._flat_gradient += others
-        means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
-        return means
+        return (sums.sum(0)[:-1] / size).astype(np.float32)
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; writes the settings."""

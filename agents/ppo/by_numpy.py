@@ -132,8 +132,7 @@ class NumpyBackend(Backend):
 
 def array_of(tensor: Tensor) -> Array:
     """The memory of a tensor as an array."""
-    array: Array = tensor.detach().numpy()
-    return array
+    return tensor.detach().numpy()
 
 
 def _rows(batch: dict[str, Array], start: int, end: int) -> Batch:
@@ -214,7 +213,7 @@ class Passes:
         """As `Distribution.gradient`, of the actor's outputs, which are overwritten, and the actions of the rows."""
         if masks := self._mask_size:
             outputs[:masks][rows.observations.T[-masks:] == 0.0] = FORBIDDEN
-        return self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])  # type: ignore[no-any-return]
+        return self._distribution.gradient(outputs, self._free, rows.actions.T, self._lasts[0])
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
@@ -455,8 +454,7 @@ def _arrays(
 
 def _clip(values: Array, low: Any, high: Any) -> Array:
     """`np.clip` without its checks, which cost more than its work at these sizes."""
-    clipped: Array = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
-    return clipped
+    return np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
 
 
 def stacked(array_for: Callable[[Tensor], Array], tensors: Sequence[Tensor]) -> Array:

@@ -161,8 +161,7 @@ class PPO(PolicyAgent):
         """The space of observations that `act` takes, without masks: what the environment returns for one agent."""
         space: Any = self.observation_space
         given: Any = space.observation if isinstance(space, MaskedObservation) else space
-        found: gym.Space[Any] = given if self.config.critic_observes == "own" else given[OWN]
-        return found
+        return given if self.config.critic_observes == "own" else given[OWN]
 
     @property
     def modules(self) -> list[nn.Module]:  # noqa: D102 - as in the base
@@ -268,8 +267,7 @@ class PPO(PolicyAgent):
         if not sizes:
             return ()
         orders = batch.orders(self._order, self.config.num_epochs)
-        found: Iterable[Any] = batch.epochs(orders, sizes, self.config.normalize_advantage)
-        return found
+        return batch.epochs(orders, sizes, self.config.normalize_advantage)
 
     def _metrics(
         self, rollout: Rollout, batch: Any, epochs: list[Tensor], loop: OptimizationLoop
@@ -386,8 +384,7 @@ class PPO(PolicyAgent):
         Args:
             rollout: as `prepared` gets it, with the rewards of the environment.
         """
-        found: Tensor = rollout.rewards
-        return found
+        return rollout.rewards
 
     @torch.no_grad()
     def values(self, rollout: Rollout, critic: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -564,8 +561,7 @@ def backend_for(agent: Any, *, by_hand: bool) -> type[Backend]:
         kinds.insert(0, CompiledBackend)
     found: Any = next((kind for kind in kinds if kind.supports(agent)), Backend)
     agrees = found.written_in is None or has_gradient_of_the_loss(found, agent.config.clip_range_vf)
-    chosen: type[Backend] = found if agrees else Backend
-    return chosen
+    return found if agrees else Backend
 
 
 @cache

@@ -224,7 +224,7 @@ def _read(kind: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
             str_from_instance=lambda value: [printable(text_of(value))],  # in the help, a default may be a file's
         )
 
-    found: tuple[Any, list[str]] = tyro.cli(
+    return tyro.cli(
         kind,
         args=arguments,
         prog=f"hybridppo {kind.__name__.lower()}",
@@ -233,7 +233,6 @@ def _read(kind: Any, arguments: Sequence[str]) -> tuple[Any, list[str]]:
         registry=registry,
         return_unknown_args=True,
     )
-    return found
 
 
 def whole_number(text: str) -> int:

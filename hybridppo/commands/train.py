@@ -278,8 +278,7 @@ def _value_among(arguments: Sequence[str], flag: str) -> str | None:
     """The value of the last flag of this name; None if there is none."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(flag, nargs="?", dest="value")
-    found: str | None = parser.parse_known_args(arguments)[0].value
-    return found
+    return parser.parse_known_args(arguments)[0].value
 
 
 def _changes() -> type[Any]:

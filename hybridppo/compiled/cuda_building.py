@@ -204,8 +204,7 @@ class CudaLauncher:
                 raise self._explain(self._path, error) from error
 
     def _selected(self) -> contextlib.AbstractContextManager[Any]:
-        selected: contextlib.AbstractContextManager[Any] = self._cuda.gpus[self._device.index or 0]
-        return selected
+        return self._cuda.gpus[self._device.index or 0]
 
 
 def _numba_cuda(device: torch.device) -> Any:

@@ -71,7 +71,7 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
 
         return types.void(left, i, right, j, out, k, end, start, stride), generate
 
-    return multiply_tile  # type: ignore[no-any-return]
+    return multiply_tile
 
 
 def place_of(target: Any, builder: Any, kind: Any, numbers: Any, index: Any) -> Any:

@@ -177,8 +177,7 @@ class ParameterServer:
             self._agent.normalization.parts[what].merge(*moments)
 
     def _parameters(self) -> Tensor:
-        found: Tensor = self._agent.parameters.values.detach().clone()
-        return found
+        return self._agent.parameters.values.detach().clone()
 
 
 class Served(Exchange):

@@ -70,8 +70,7 @@ class RayWorker:
 def unpacked(setup: bytes, path: list[str]) -> dict[str, Any]:
     """The setup of an actor; the trainer's `folders` come first from now on."""
     sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
-    found: dict[str, Any] = cloudpickle.loads(setup)
-    return found
+    return cloudpickle.loads(setup)
 
 
 class RemoteEnvironments(RayWorker):

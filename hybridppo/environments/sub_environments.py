@@ -374,7 +374,7 @@ class SubEnvironments(Environments):
     def _finals_of(self, i: int) -> Sequence[tuple[int, Array]]:
         """The final observations of the agents of an environment that were truncated, by their number."""
         if self.agents:
-            return self.sub_environments[i].env.finals  # type: ignore[no-any-return]
+            return self.sub_environments[i].env.finals
         return (
             ()
             if self._terminated[i] and not self.keeps_finals

@@ -97,7 +97,7 @@ class Kind(Generic[SpaceT]):
 
     def each(self, batch: Any) -> Iterable[Any]:
         """The single actions or observations of a batch in gymnasium's vector form."""
-        return batch  # type: ignore[no-any-return]
+        return batch
 
     def flat_mask(self, mask: Any) -> Array:
         """A mask for `space.sample(mask)` as one float32 array over all choices in turn: 1 for what is allowed.

@@ -127,7 +127,7 @@ class ObservationEncoder:
             BadValueError: for a choice that the space does not have.
         """
         if self._takes_as_it_is and getattr(observations, "dtype", None) is self.dtype:
-            return observations  # type: ignore[no-any-return]
+            return observations
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)
             if self.image is not None and array.dtype != np.uint8:  # cast if that loses nothing

@@ -228,7 +228,7 @@ def num_cuda_devices() -> int:
 
 def is_cuda_awake() -> bool:
     """Whether this process has initialised CUDA, which takes a second or more."""
-    return torch.cuda.is_initialized()  # type: ignore[no-untyped-call, no-any-return]
+    return torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def current_cuda_index() -> int:
@@ -273,8 +273,7 @@ class GraphRecorder:
             graph = accelerator.graph()
             with accelerator.recording(graph, pool=self._pool, stream=stream):
                 function()
-        replay: Callable[[], object] = graph.replay
-        return replay
+        return graph.replay
 
 
 def tried(

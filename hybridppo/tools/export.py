@@ -188,8 +188,7 @@ class TorchPolicy(nn.Module):
         """A part of the deterministic action, `[B, *space]`."""
         # Also of what is not sampled on tensors.
         part: Any = Distribution.on(factor.distribution, "cpu")
-        action: Tensor = part.to_env(part.mode(outputs[:, factor.outputs]))
-        return action
+        return part.to_env(part.mode(outputs[:, factor.outputs]))
 
     def about(self) -> dict[str, Any]:
         """A description of the inputs and outputs as JSON: their parts, by name and in order."""

@@ -311,8 +311,7 @@ def summary_of(values: Sequence[float], confidence: float = 0.95) -> tuple[float
 def interquartile_mean(values: Array) -> Array:
     """The mean of `[n, ...]` over `n` without the lowest and the highest quarter, each rounded down."""
     quarter = len(values) // 4
-    mean: Array = np.sort(values, axis=0)[quarter : len(values) - quarter].mean(0)
-    return mean
+    return np.sort(values, axis=0)[quarter : len(values) - quarter].mean(0)
 
 
 def plot_runs(

@@ -157,10 +157,7 @@ _NAMES_ELSEWHERE = "names_elsewhere.json"
 """Names of other libraries, or of older versions, by ours; behind a comma the unit, if it is another one."""
 _UNITS: dict[str, tuple[Callable[[Any, Mapping[str, int]], Any], str]] = {
     "": (lambda x, sizes: x, ""),
-    "twice": (
-        lambda x, sizes: 2.0 * x,
-        "the value loss is half the squared error here, and in CleanRL",
-    ),
+    "twice": (lambda x, sizes: 2.0 * x, "the value loss is half the squared error here, and in CleanRL"),
     "logarithm": (lambda x, sizes: round(math.log(x), 4), "the logarithm"),
     "complement": (lambda x, sizes: round(1.0 - x, 10), "1 minus it"),
     "per environment": (lambda x, sizes: round(x / sizes["num_envs"]), "of each of {num_envs} environments"),

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.agents.policies import (
-    PolicyOf,
-    by_id,
-    columns_of,
-    critics_of,
-    policies_of,
-    spaces_of_policy,
-)
+from hybridppo.agents.policies import PolicyOf, by_id, columns_of, critics_of, policies_of, spaces_of_policy
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, critics_see
 from hybridppo.compiled.modules import has_numba

@@ -51,13 +51,7 @@ from hybridppo.environments.options import (
     is_held_by_json,
 )
 from hybridppo.environments.wrappers import has_mask
-from hybridppo.errors import (
-    CheckpointError,
-    ConfigurationError,
-    RunDirectoryError,
-    TrainingInterrupted,
-    shown,
-)
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
 from hybridppo.evaluation import compiled_environments, compiled_if_possible
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import SavedAgent, given_policies, new_agent, put_networks, rewind_to, start_agent_from

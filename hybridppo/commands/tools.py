@@ -13,16 +13,7 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import PlacementOptions
-from hybridppo.commands.parsing import (
-    EXIT_DONE,
-    EXIT_ERROR,
-    Command,
-    EnvId,
-    OwnAgent,
-    RunDir,
-    flags_of,
-    show,
-)
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, OwnAgent, RunDir, flags_of, show
 from hybridppo.config_files import own_agent
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, command

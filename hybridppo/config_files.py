@@ -172,10 +172,10 @@ def own_agent(name: str | None) -> type[Any] | None:
     Raises:
         ConfigurationError: if there is none.
     """
-    module, _, kind = (name or "").rpartition(":")
-    if name is None or not module:
-        if name is None or name in AGENTS:
-            return None
+    if name is None or name in AGENTS:
+        return None
+    module, _, kind = name.rpartition(":")
+    if not module:
         rule = f"one of {', '.join(AGENTS)}, or a class as module:Class"
         raise ConfigurationError(f"agent must be {rule}, got {shown(name)}{hint(name, None, AGENTS)}")
     import_modules(module, " of agent")

@@ -238,7 +238,7 @@ def environment_of(
     if not is_agent_file(path):
         directory = RunDirectory.open(path)
         settings = Settings.read(directory)
-        is_own = env is None or not settings.can_make_env
+        is_own = env is None or bool(settings.own.keys() & {"env", "env_kwargs"})  # the file alone cannot make it
         kwargs = settings.environment.env_kwargs if is_own and env_kwargs is None else env_kwargs
         imports = settings.environment.imports if env is None else ""
         options = replace(settings.environment, env_kwargs=kwargs, imports=imports)

@@ -47,7 +47,6 @@ from hybridppo.runners.evaluation_callback import (
 )
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import Plan, RunOptions, Settings
 from hybridppo.system.messages import say, shown_return
@@ -245,7 +244,16 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         if plan.debug:
             stack.enter_context(_by_autograd_alone(agent))
         placement.prepare(agent)
-        sampler = _sampler(plan, strategy)
+        sampler = strategy.sampler(
+            plan,
+            num_envs=config.num_envs,
+            num_steps=config.num_steps,
+            num_episodes=config.episodes_per_rollout,
+            num_workers=0 if plan.debug else settings.run.num_workers,
+            options=with_self_play(settings.environment, settings.run, config),
+            env_seed=seed_of(settings.seed, "environments"),
+            noise=np.random.default_rng(seed_of(settings.seed, "noise")),
+        )
         stack.callback(sampler.close)
         origin_of_run = {} if directory is None else directory.config.get("origin", {})  # the first learner's
         run_path = None if directory is None else directory.path
@@ -280,20 +288,6 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
     saved, policy = checkpointing.is_saved, settings.policy
     given = agent, metrics, run_dir, settings.seed, evaluation
     return TrainResult(*given, interrupted, saved, stopped_by, policy, placement)
-
-
-def _sampler(plan: Plan, strategy: Strategy) -> Sampler:
-    settings, config = plan.settings, plan.agent.config
-    return strategy.sampler(
-        plan,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_episodes=config.episodes_per_rollout,
-        num_workers=0 if plan.debug else settings.run.num_workers,
-        options=with_self_play(settings.environment, settings.run, config),
-        env_seed=seed_of(settings.seed, "environments"),
-        noise=np.random.default_rng(seed_of(settings.seed, "noise")),
-    )
 
 
 def _callbacks(

@@ -433,13 +433,13 @@ def _hint(name: str, ours: list[str], keywords: Mapping[str, Any]) -> str:
         if "placement" in ours:
             holders |= dict.fromkeys(("max_lag", "publish_every"), "placement=Mirrored(..., {})")
         holders |= dict.fromkeys(ours, "{}")
-        if found := hint(name, keywords[name], holders, sizes_of(config), functools.partial(_written, holders)):
+
+        def written(meant: str, value: Any, holders: Mapping[str, str] = holders) -> str:
+            return holders[meant].format(as_argument(meant, value))
+
+        if found := hint(name, keywords[name], holders, sizes_of(config), written):
             return found
     return ""
-
-
-def _written(holders: Mapping[str, str], name: str, value: Any) -> str:
-    return holders[name].format(as_argument(name, value))
 
 
 GIT_SECONDS = 5.0
@@ -483,11 +483,6 @@ class Settings:
         """The seed of everything random."""
         assert self.run.seed is not None  # `train` and `read` see to that
         return self.run.seed
-
-    @property
-    def can_make_env(self) -> bool:
-        """Whether the file alone says how to make the environment."""
-        return not self.own.keys() & {"env", "env_kwargs"}
 
     def changed(self, options: dict[str, Any]) -> "Settings":
         """The settings with other values for some options of the run; None changes nothing.

@@ -265,9 +265,8 @@ def train(
     """
     assert not isinstance(config, str | Path)  # it was read before
     given = locals()  # the arguments, among which are those of both groups of options
-    require_bools(compiled=compiled, profile=profile, progress=progress, verbose=verbose, debug=debug)
-    _require_on_interrupt(on_interrupt)
-    own_callbacks = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
+    require_bools(compiled=compiled, profile=profile)
+    guests = _guests(given, track)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     if run_dir is not None:
@@ -320,7 +319,6 @@ def train(
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         with _new_directory(run_dir if preparation.strategy.rank == 0 else None, of_run, choice.table) as directory:
-            guests = {"progress": progress, "verbose": verbose, "callbacks": own_callbacks, "debug": debug}
             plan = preparation.plan(of_run, trained, choice, directory=directory, profile=profile, **guests)
             result = run_to_the_end(plan, preparation.strategy)
     return _finished(result, on_interrupt)
@@ -432,15 +430,11 @@ def resume(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given = locals()  # the arguments, among which are the options that a run may change
-    require_bools(progress=progress, verbose=verbose, debug=debug)
-    _require_on_interrupt(on_interrupt)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
         settings = before.changed(given)
         tell_what_runs(directory.given, settings.env_id, settings.environment, settings.run)
-        own_callbacks = callbacks_given(
-            run_dir, settings.run.track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks
-        )
+        guests = _guests(given, settings.run.track)
         parts = {**{name: given[name] for name in ("agent", *OF_PPO)}, "schedules": _functions(schedules, settings)}
         require_own(settings.own, **parts)
         source = settings.source(env)
@@ -467,7 +461,6 @@ def resume(
                     _go_back(directory, before, settings, made, checkpoint)
                 # The number of workers is a part of the choice of `auto`, as its placement is.
                 settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-                guests = {"progress": progress, "verbose": verbose, "callbacks": own_callbacks, "debug": debug}
                 plan = preparation.plan(settings, made, choice, directory=directory, checkpoint=checkpoint, **guests)
                 return _finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
         except ConfigurationError:
@@ -561,10 +554,14 @@ def _own_placement(settings: Settings) -> Placement:
         raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
 
 
-def _require_on_interrupt(on_interrupt: object) -> None:
-    """Refuse another value of `on_interrupt` than `train` takes."""
-    if on_interrupt not in get_args(OnInterrupt):
-        raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
+def _guests(given: Mapping[str, Any], track: str) -> dict[str, Any]:
+    """The fields of a plan that follow from arguments of both `train` and `resume`, after a check of these."""
+    switches = {name: given[name] for name in ("progress", "verbose", "debug")}
+    require_bools(**switches)
+    if given["on_interrupt"] not in get_args(OnInterrupt):
+        raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(given['on_interrupt'])}")
+    own = {name: given[name] for name in ("on_iteration", "loggers", "callbacks")}
+    return {**switches, "callbacks": callbacks_given(given["run_dir"], track, **own)}
 
 
 def _finished(result: TrainResult, on_interrupt: OnInterrupt) -> TrainResult:

@@ -93,15 +93,11 @@ class Batch(Columns):
         """The largest number of minibatches: a single row has no standard deviation to normalise by."""
         return min(len(self), max(1, len(self) // 2)) if normalizes and self.valid is None else len(self)
 
-    def outputs(self, network: nn.Module, states: Any) -> Tensor:
+    def outputs(self, network: Any, states: Any) -> Tensor:
         """The outputs of a network, `[B, outputs]`, or `[L, S, outputs]`; gradients reach back to the states."""
-        of_sequences: Any = None if self.valid is None else network.of_sequences
-        found: Tensor
-        if of_sequences is None:
-            found = network(self.observations)
-        else:
-            found = of_sequences(self.observations, states, self._segments)
-        return found
+        if self.valid is None:
+            return network(self.observations)
+        return network.of_sequences(self.observations, states, self._segments)
 
     def clip_range(self, clip_range: Any) -> Any:
         """The clip range of the rows: a number, or `[B]` with a pool."""
@@ -223,17 +219,13 @@ class Batch(Columns):
             "counted": None if self.valid is None else self._valid_there,
         }
         for numbers, rows in _minibatches_of(orders, sizes):
-            yield (
-                numbers,
-                {
-                    name: None if column is None else self._in_minibatches(column, rows)
-                    for name, column in columns.items()
-                },
-            )
+            yield numbers, {name: self._in_minibatches(column, rows) for name, column in columns.items()}
 
-    def _in_minibatches(self, column: Tensor, rows: Tensor) -> Tensor:
-        """A column at indices `[E, M, b]`; with an axis of time, `[E, M, L * b]`."""
-        return column[rows] if self.valid is None else column[:, rows].movedim(0, -2).flatten(-2)
+    def _in_minibatches(self, column: Tensor | None, rows: Tensor) -> Tensor | None:
+        """A column, if there is one, at indices `[E, M, b]`; with an axis of time, `[E, M, L * b]`."""
+        if column is None or self.valid is None:
+            return None if column is None else column[rows]
+        return column[:, rows].movedim(0, -2).flatten(-2)
 
 
 def _minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:

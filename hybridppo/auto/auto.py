@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
+from hybridppo.auto.trials import PARTS, Candidate, Training, Trial, shortened
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, add_advice, shown, shown_error
@@ -242,7 +242,7 @@ class Search:
 
         Its first iteration, as short as possible, shows how long the run will take.
         """
-        smallest = self.training.smallest_share
+        smallest = 1.0 / shortened(self.training.config, 0.0)[1]  # the smallest share of an iteration that can be tried
         quick = self._try(self.baseline, 0.0, smallest)
         if quick is None:
             return False

@@ -119,11 +119,6 @@ class Training:
     agent: AnyAgent | None = None
     """The agent to imitate; None for one made from the configuration."""
 
-    @property
-    def smallest_share(self) -> float:
-        """The smallest share of an iteration that can be tried."""
-        return 1.0 / shortened(self.config, 0.0)[1]
-
     def optimizer_steps(self, env_steps: int, *, learns: bool = False) -> int:
         """Optimizer steps in a run of so many environment steps; with `learns`, from the start of learning on."""
         config = self.config

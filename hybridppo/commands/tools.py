@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,19 +15,17 @@ from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, OwnAgent, RunDir, flags_of, show
 from hybridppo.config_files import own_agent
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.evaluation import environment_of, evaluate_agent, like_training
 from hybridppo.loading import is_agent_file, load
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import as_json
+from hybridppo.runners.episodes import Evaluation
 from hybridppo.runners.evaluation_callback import returns_of
 from hybridppo.self_play import FIRST_RATING, SCALE, ratings_of, round_robin
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.tools.check import SECONDS_TO_CHECK, check_env
-
-if TYPE_CHECKING:
-    from hybridppo.tools.play import Played
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +69,16 @@ class Evaluate(_Acts):
     def run(self) -> None:
         """Evaluate, and print mean and standard deviation, or a table."""
         env, options = environment_of(self.run_dir, self.env, self.env_kwargs)
+        kind = own_agent(self.agent)
         if self.others:
-            self._round_robin(env, options)
+            agents = {str(path): load(path, self.checkpoint, agent=kind) for path in (self.run_dir, *self.others)}
+            if len(agents) <= len(self.others):
+                raise ConfigurationError("each agent of a round robin must be given once")
+            made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}
+            scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **made)
+            show(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
             return
-        agent = load(self.run_dir, self.checkpoint, agent=own_agent(self.agent))
+        agent = load(self.run_dir, self.checkpoint, agent=kind)
         given = {name: getattr(self, name) for name in ("episodes", "seed", "deterministic", "progress")}
         found = evaluate_agent(agent, env, **given, **like_training(options))
         actions = "deterministic" if self.deterministic else "sampled"
@@ -84,16 +88,6 @@ class Evaluate(_Acts):
             scale = f"Elo, from {FIRST_RATING:g} at the start; {SCALE:g} more win 10 times as often as they lose"
             for name, rating in ratings_of(self.run_dir, self.checkpoint).items():
                 show(f"{name}: {rating:.0f} ({scale})")
-
-    def _round_robin(self, env: EnvSource, options: EnvironmentOptions) -> None:
-        agents = {
-            str(path): load(path, self.checkpoint, agent=own_agent(self.agent)) for path in (self.run_dir, *self.others)
-        }
-        if len(agents) <= len(self.others):
-            raise ConfigurationError("each agent of a round robin must be given once")
-        made: dict[str, Any] = {"env_kwargs": options.env_kwargs, "imports": options.imports}
-        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **made)
-        show(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
 
 
 def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
@@ -189,7 +183,7 @@ class Play(_Acts):
             show(f"video: {played.path}")
 
 
-def episode_lines(played: "Played", *, by_kind: bool = True) -> list[str]:
+def episode_lines(played: Evaluation, *, by_kind: bool = True) -> list[str]:
     """A line for every episode; with several agents, a line with the mean return of each kind, or of each agent."""
     if not played.agents:
         pairs = zip(played.returns, played.lengths, strict=True)

@@ -16,6 +16,7 @@ import numpy as np
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin, begin_agent
 from hybridppo.errors import EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.validation import plain
 
 ActionKind = Literal["choice", "choices", "numbers"]
 
@@ -100,9 +101,10 @@ def checked(spec: EnvironmentSpec, name: str, returned: Any) -> Any:
         is_right = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], truths)
         numbers = int | float | np.integer | np.floating
         is_right = is_right and isinstance(returned[0], numbers) and not isinstance(returned[0], bool)
+    returned = tuple(map(plain, returned)) if isinstance(returned, tuple) else plain(returned)
     if not is_right:
-        raise EnvError(f"{place_of(spec, name)} returned {shown(_plain(returned))}: {wanted_of(name)}")
-    return _plain(returned)
+        raise EnvError(f"{place_of(spec, name)} returned {shown(returned)}: {wanted_of(name)}")
+    return returned
 
 
 def wanted_of(name: str) -> str:
@@ -117,13 +119,6 @@ def place_of(spec: EnvironmentSpec, name: str) -> str:
     """A function with its place in the source, for messages."""
     code = spec.functions[name].__code__
     return f"{spec.name}.{name} ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _plain(value: Any) -> Any:
-    """A value without NumPy's types."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 class PythonForm:

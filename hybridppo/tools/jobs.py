@@ -132,7 +132,7 @@ class Job:
         group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # only Windows has this name
         apart: dict[str, Any] = {"creationflags": group} if sys.platform == "win32" else {"start_new_session": True}
         with log.open("ab") as file:
-            self._process, self._connection = started("hybridppo.tools.jobs", stdout=file, stderr=file, **apart)
+            self.process, self._connection = started("hybridppo.tools.jobs", stdout=file, stderr=file, **apart)
         with contextlib.suppress(OSError):  # it has ended already: `ended` says how
             self._connection.send_bytes(data)
 
@@ -142,7 +142,7 @@ class Job:
         Raises:
             HybridPPOError: if it ended with an error.
         """
-        code = self._process.poll()
+        code = self.process.poll()
         if code is None:
             return False
         self.close()
@@ -157,17 +157,16 @@ class Job:
         """Ask it to stop, without waiting."""
         self._connection.close()
 
-    def stop(self) -> None:
-        """Stop it, and wait until it has saved and has ended."""
-        self.close()
-        wait_for_ends([self._process], STOP_SECONDS)
+
+def stop_all(jobs: Sequence[Job]) -> None:
+    """Stop them, all at the same time, and wait until they have saved and have ended."""
+    for job in jobs:
+        job.close()
+    wait_for_ends([job.process for job in jobs], STOP_SECONDS)
 
 
 def run_jobs(
-    calls: Sequence[tuple[Callable[[], bool], Path]],
-    *,
-    jobs: int,
-    on_progress: Callable[[int], object] = lambda done: None,
+    calls: Sequence[tuple[Callable[[], bool], Path]], *, jobs: int, on_progress: Callable[[int], object]
 ) -> None:
     """Make every call, `jobs` at once.
 
@@ -189,10 +188,7 @@ def run_jobs(
             if running:
                 time.sleep(POLL_SECONDS)
     finally:
-        for job in running:
-            job.close()  # all at the same time
-        for job in running:
-            job.stop()
+        stop_all(running)
 
 
 def train_missing(runs: Sequence[Run], *, jobs: int, progress: bool, label: str | None = None) -> None:

@@ -18,7 +18,7 @@ from hybridppo.run_directory.files import read_lines, wait_until_free
 from hybridppo.tools import benchmark
 from hybridppo.tools.benchmark import SUITES, cases_of, table
 from hybridppo.tools.hyperparameters import tuned_entry
-from hybridppo.tools.jobs import Job, Run, train_missing
+from hybridppo.tools.jobs import Job, Run, stop_all, train_missing
 
 processes = pytest.mark.extras
 """Each starts several processes, which takes long beside other tests."""
@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
         wait_until(lambda: running.ended() or read_lines(tmp_path / "run" / "metrics.jsonl"))
         assert not running.ended()
     finally:
-        running.stop()
+        stop_all([running])
     assert run.result() is None
     before = len(read_lines(tmp_path / "run" / "metrics.jsonl"))
     more, file = asked(tmp_path / "run", steps=32 * before + 64), tmp_path / "run" / "config.json"

@@ -55,10 +55,6 @@ EXAMPLES = (
     "set_attention", "symmetry", "truncated_normal", "upgo",
 )  # fmt: skip
 BLOCKS |= {name: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") for name in EXAMPLES}
-PLACES: dict[str, dict[str, Any]] = {
-    "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-    "workers": {"num_workers": 2},
-}
 OWN = ("agent", "loss", "modules", "networks", "advantages", "action_distribution")
 
 
@@ -156,13 +152,12 @@ def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(nam
 def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     (env, options), whole = as_written(name)
-    for where, place in PLACES.items():
-        torch.manual_seed(0)  # of modules that the block makes
-        result = as_written(name, **place)[1]
-        if where == "workers" and "networks" in options:  # the trainer acts for other numbers of rows
-            torch.testing.assert_close(result.agent.parameters.values, whole.agent.parameters.values)
-            continue
-        assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values), where
+    torch.manual_seed(0)  # of modules that the block makes
+    result = as_written(name, placement=Mirrored("cpu", "cpu", force_copy=True), num_workers=2)[1]
+    if "networks" in options:  # the trainer acts for other numbers of rows
+        torch.testing.assert_close(result.agent.parameters.values, whole.agent.parameters.values)
+    else:
+        assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values)
     run, callbacks = tmp_path / "run", options.get("callbacks", [])
     stopped = trained(hybridppo.train, env, options, run_dir=run, callbacks=[*callbacks, StopAfter(2)])
     assert stopped.metrics["iteration"] == 2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import MIRRORED, WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from same_bits import values_of
@@ -140,8 +140,8 @@ def test_agents_that_only_see_differently_do_what_their_policies_choose() -> Non
 def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
     config, run = REMEMBERING[name], tmp_path / "run"
     expected = train(config=config)
-    assert_same_everywhere(partial(train, config=config), expected, WAYS if name == "one remembers" else {})
-    assert_same_everywhere(partial(train, config=config, evaluate_every=64), expected, {}, run=run)
+    ways = WAYS if name == "one remembers" else {}
+    assert_same_everywhere(partial(train, config=config, evaluate_every=64), expected, ways, run=run)
     agents = assert_goes_on_exactly(run, expected, env=Unlike)
     seen = Unlike().reset(3)[0]
     actions, states = agents.agent.act(seen, state=None)
@@ -321,7 +321,7 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     pointer = expected.agents["pointer"]
     joint = torch.from_numpy(rows)
     assert torch.equal(encode.layout.own(joint), torch.from_numpy(own))
-    ways = {way: WAYS[way] for way in ("mirrored", "two workers") if way == "mirrored" or name != "in torch"}
+    ways = {"mirrored": MIRRORED} if name == "in torch" else {WITH_WORKERS: WAYS[WITH_WORKERS]}
     assert_same_everywhere(partial(train, env=env, config=config), expected, ways)
     assert_goes_on_exactly(run, expected, env=env)
     found = hybridppo.evaluate_policies(hybridppo.load_policies(run), env, episodes=2)

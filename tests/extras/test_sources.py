@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
@@ -69,7 +69,7 @@ def train(env: Any, **options: Any) -> hybridppo.TrainResult:
 def test_who_samples_and_where_changes_nothing(env_id: str) -> None:
     expected = train(env_id)
     assert not torch.equal(values_of(train(env_id, seed=1)), values_of(expected))
-    assert_same_everywhere(partial(train, env_id), expected, {way: WAYS[way] for way in ("mirrored", "two workers")})
+    assert_same_everywhere(partial(train, env_id), expected, {WITH_WORKERS: WAYS[WITH_WORKERS]})
 
 
 @every_id

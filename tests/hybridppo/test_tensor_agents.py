@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import MIRRORED, WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from same_bits import values_of
@@ -160,7 +160,7 @@ def test_actions_of_policies_are_those_of_arrays() -> None:
 def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     config, make = CONFIGS[name], partial(Flocks, images=True)
     plain = train(config, make, run_dir=tmp_path / "run", checkpoint_seconds=0)
-    assert_same_everywhere(partial(train, config, make), plain, {"mirrored": WAYS["mirrored"]})
+    assert_same_everywhere(partial(train, config, make), plain, {"mirrored": MIRRORED})
     assert_goes_on_exactly(tmp_path / "run", plain, env=make)
     agents = hybridppo.load_policies(tmp_path / "run")
     assert agents["pointer"].observation_space == make(1).single_observation_space["pointer"]
@@ -174,7 +174,7 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
 def test_what_is_placed_otherwise_or_resumed_is_the_same(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     plain = train(config, placement=SingleDevice("cpu"), run_dir=tmp_path / "run", checkpoint_seconds=0)
-    ways: dict[str, dict[str, Any]] = {"mirrored": WAYS["mirrored"]}
+    ways: dict[str, dict[str, Any]] = {"mirrored": MIRRORED}
     if name == "plain":  # what moves is parameters, whatever they are of
         ways |= {"migrating": WAYS["migrating"], "an instance": {"env": Flocks(4)}, "auto": {"placement": "auto"}}
     assert_same_everywhere(partial(train, config), plain, ways)

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS
+from everywhere import MIRRORED, WAYS
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
@@ -520,8 +520,8 @@ def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
     env, config = partial(Grouped, episode_length=6), GROUPED[name]
     run = tmp_path / "run"
     plain = train(env, config, run_dir=run, checkpoint_seconds=0, placement=SingleDevice("cpu"))
-    for way in ("mirrored", "migrating"):
-        assert_same_agents(train(env, config, **WAYS[way]).agent, plain.agent)
+    for way in (MIRRORED, WAYS["migrating"]):
+        assert_same_agents(train(env, config, **way).agent, plain.agent)
     remove_last_checkpoint(run)
     assert_same_agents(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
     loaded, state = hybridppo.load(run), {"state": None} if config.recurrent else {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from ppo_settings import ppo_config
 from same_bits import values_of
 from selection import only_by_default
@@ -95,7 +95,7 @@ def test_who_samples_and_where_changes_nothing(name: str) -> None:
     assert expected.metrics["env_steps"] == STEPS or "restart" in name
     ways = {**WAYS, "auto": {"placement": "auto"}}
     if name != "plain":
-        ways = {way: WAYS[way] for way in ("mirrored", "two workers")}
+        ways = {WITH_WORKERS: WAYS[WITH_WORKERS]}
     assert_same_everywhere(partial(train, name), expected, ways)
 
 

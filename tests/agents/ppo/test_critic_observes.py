@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box
 from ppo_settings import ppo_config
 from same_bits import values_of
@@ -182,10 +182,8 @@ KINDS = [(name, observes) for name in SOURCES for observes in ("all", "state") i
 )
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
     expected, run = train(name, observes), tmp_path / "run"
-    # What moves is parameters, whatever they are of.
-    names = ("mirrored", "two workers") if (name, observes) == ("masked", "all") else ("two workers",)
-    assert_same_everywhere(partial(train, name, observes), expected, {way: WAYS[way] for way in names})
-    assert_same_everywhere(partial(train, name, observes, evaluate_every=100), expected, {}, run=run)
+    ways = {WITH_WORKERS: WAYS[WITH_WORKERS]}
+    assert_same_everywhere(partial(train, name, observes, evaluate_every=100), expected, ways, run=run)
     assert_goes_on_exactly(run, expected, env=SOURCES[name][0], num_workers=2)
     found = hybridppo.evaluate(run, env=SOURCES[name][0], episodes=2, progress=False)
     assert len(found.returns) == len(found.agents)
@@ -271,7 +269,7 @@ def test_each_policy_has_a_critic_of_its_own(name: str, tmp_path: Path) -> None:
         return hybridppo.train(env, **{**arguments, **own, **options})
 
     expected = trained(run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
-    assert_same_everywhere(trained, expected, {way: WAYS[way] for way in ("mirrored", "two workers")})
+    assert_same_everywhere(trained, expected, {WITH_WORKERS: WAYS[WITH_WORKERS]})
     assert_goes_on_exactly(run, expected, env=env)
     assert hybridppo.evaluate(run, env=env, episodes=2, progress=False).returns
     agents = hybridppo.load_policies(run)

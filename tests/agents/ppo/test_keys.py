@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from exports import in_torch, require_onnx
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
@@ -148,9 +148,7 @@ def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> Non
     config = replace(SMALL, **changes)
     trained, run = partial(train, make, config, **options), tmp_path / "run"
     expected = trained()
-    # What moves is parameters, whatever they are of.
-    names = ("mirrored", "two workers") if name in ("vectors", "a memory") else ("two workers",)
-    assert_same_everywhere(trained, expected, {way: WAYS[way] for way in names}, run=run)
+    assert_same_everywhere(trained, expected, {WITH_WORKERS: WAYS[WITH_WORKERS]}, run=run)
     assert_goes_on_exactly(run, expected, env=make)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
 from compiled_side import Side
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from selection import only_by_default
@@ -177,8 +177,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
     run, config = tmp_path / "run", CONFIGS[name]
     whole = train(config, observes, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     assert len(whole.evaluation.returns) == 2 * NUM_AGENTS
-    ways = {way: WAYS[way] for way in ("mirrored", "two workers")}
-    ways |= {"threads": {"env_threads": 3}, "one learner": {"distributed": "gpu:1"}}
+    ways = {WITH_WORKERS: WAYS[WITH_WORKERS], "threads": {"env_threads": 3}, "one learner": {"distributed": "gpu:1"}}
     assert_same_everywhere(partial(train, config, observes), whole, ways)
     assert_goes_on_exactly(run, whole, env=Hunt, num_workers=2)
     found = hybridppo.evaluate(run, env=Hunt, episodes=3, progress=False)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from everywhere import WAYS, WITH_WORKERS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from ppo_settings import ppo_config
@@ -81,7 +81,7 @@ def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
     assert not torch.equal(values_of(train(name, masks, seed=1)), values_of(expected))
     # What moves is parameters, whatever the space.
     moves = name in ("box", "image and vector", "image and vector, with a memory")
-    ways = WAYS if moves else {"two workers": WAYS["two workers"]}
+    ways = WAYS if moves else {WITH_WORKERS: WAYS[WITH_WORKERS]}
     assert_same_everywhere(partial(train, name, masks), expected, ways)
 
 

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from everywhere import WAYS, assert_same_everywhere
+from everywhere import MIRRORED, WAYS, WITH_WORKERS, assert_same_everywhere
 from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
 from selection import only_by_default
@@ -330,8 +330,8 @@ def train(env: Any = Catch, **options: Any) -> hybridppo.TrainResult:
     ),
 )
 def test_placements_and_workers_change_nothing(env: Any) -> None:
-    ways = {way: WAYS[way] for way in ("mirrored", "migrating")}
-    assert_same_everywhere(partial(train, env), train(env), {**ways, "three workers": {"num_workers": 3}})
+    ways = {**WAYS, WITH_WORKERS: {**MIRRORED, "num_workers": 3}}
+    assert_same_everywhere(partial(train, env), train(env), ways)
 
 
 def test_images_come_through_gymnasiums_vectors_too() -> None:

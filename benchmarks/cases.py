@@ -101,6 +101,16 @@ SLOW_CASES = {
         warmup=1,
         iterations=4,
     ),
+    # Emulated games, with rollouts and minibatches of the size that is usual for them.
+    "pong": Case(
+        env_id="ALE/Pong-v5",
+        num_envs=8,
+        num_steps=128,
+        hidden_sizes=(512,),
+        has_images=True,
+        warmup=1,
+        iterations=3,
+    ),
 }
 """Environments that are slow to step."""
 ALL_CASES = CASES | MORE_CASES | SLOW_CASES

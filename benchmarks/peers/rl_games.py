@@ -1,5 +1,6 @@
 """rl_games, whose own vectors of gymnasium's environments need Ray: here gymnasium's vectors behind its `IVecEnv`."""
 
+import importlib
 import tempfile
 import time
 from pathlib import Path
@@ -22,12 +23,12 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         """Gymnasium's environments as rl_games takes them."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.vector = gym.make_vec(
-                case.env_id,
-                num_envs=case.num_envs,
-                vectorization_mode="sync",  # CartPole's own vector does not restart in the same step
-                vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP},
-            )
+            restarts = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+            if is_game:  # ale-py's own vector, which preprocesses in C++
+                options: dict[str, Any] = {"vectorization_mode": "vector_entry_point", "num_threads": 1, **restarts}
+            else:  # CartPole's own vector does not restart in the same step
+                options = {"vectorization_mode": "sync", "vector_kwargs": restarts}
+            self.vector = gym.make_vec(case.env_id, num_envs=case.num_envs, **options)
 
         def reset(self) -> Any:
             return self.vector.reset(seed=0)[0]
@@ -43,6 +44,8 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
                 "agents": 1, "value_size": 1,
             }  # fmt: skip
 
+    if is_game := case.env_id.startswith("ALE/"):
+        importlib.import_module("ale_py")  # which registers its games
     vecenv.register("gymnasium", Environments)
     env_configurations.register("case", {"vecenv_type": "gymnasium", "env_creator": Environments})
     is_discrete = isinstance(gym.make(case.env_id).action_space, gym.spaces.Discrete)
@@ -64,6 +67,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     }
     if case.has_images:
         network["cnn"] = {"type": "conv2d", "activation": "relu", "initializer": plain, "convs": convolutions}
+        network["cnn"]["permute_input"] = not is_game  # whose channels are first
     watch = Stopwatch(case)
     with tempfile.TemporaryDirectory() as folder:
         config = {

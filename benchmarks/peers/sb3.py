@@ -2,7 +2,6 @@
 
 import importlib
 import time
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,13 +47,26 @@ def their_agent(case: Case, environments: Any, library: str = "stable_baselines3
 
 
 def their_environments(case: Case, vector: str) -> Any:
-    """Environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own."""
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+    """Environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own.
 
-    makers = [partial(gym.make, case.env_id)] * case.num_envs
-    if vector == "dummy":
-        return DummyVecEnv(makers)
-    return SubprocVecEnv(makers)
+    Atari games pass through its own preprocessing, as its users have it; but rewards and lives are those of the game.
+    """
+    from stable_baselines3.common.atari_wrappers import AtariWrapper
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+
+    is_game = case.env_id.startswith("ALE/")
+    if is_game:
+        importlib.import_module("ale_py")  # which registers its games
+
+    def make() -> Any:
+        if not is_game:
+            return gym.make(case.env_id)
+        game = gym.make(case.env_id, frameskip=1)  # the wrapper skips frames
+        return AtariWrapper(game, terminal_on_life_loss=False, clip_reward=False)
+
+    makers = [make] * case.num_envs
+    environments = DummyVecEnv(makers) if vector == "dummy" else SubprocVecEnv(makers)
+    return VecFrameStack(environments, n_stack=4) if is_game else environments
 
 
 def run(case: Case, checkouts: Path | None = None, vector: str = "dummy") -> dict[str, Any]:

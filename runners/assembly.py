@@ -129,7 +129,8 @@ def _num_workers(
     if num_workers is None and lag > 1:
         num_workers = next(each for each in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % each == 0)
     elif num_workers is None:
-        num_workers = int(lag > 0 and samples_on_cpu and not of_episodes and twin_of(agent.actor) is not None)
+        may_act = samples_on_cpu and not environments.is_asynchronous and twin_of(agent.actor) is not None
+        num_workers = int(lag > 0 and not of_episodes and may_act)
     pools = [getattr(one.config, "pool_size", 1) for one in agents_of(agent)]
     in_one = "does not work with rollouts of whole episodes, which are sampled in one process"
     what, or_else = (f"max_lag={lag}", "") if lag > 1 else (f"num_workers={num_workers}", ", or num_workers=0")
@@ -142,6 +143,8 @@ def _num_workers(
         f"num_workers={num_workers} {in_one}: leave it out, or leave episodes_per_rollout out": of_episodes
         and num_workers,
         f"num_workers=0 does not work with max_lag={lag}, which needs worker processes": lag > 1 and asked == 0,
+        f"{what} does not work with asynchronous environments (batch_size), which step in their own threads: leave "
+        "one of the two out": num_workers and environments.is_asynchronous,
         f"{what} needs a placement that samples on the CPU: name one{or_else}": (lag > 1 or transport is not Processes)
         and num_workers and not samples_on_cpu,
         f"num_envs={num_envs} must be a multiple of num_workers={num_workers} with max_lag={lag}, so that each worker "

@@ -22,6 +22,7 @@ from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.infos import Sums
 from hybridppo.environments.state import ActionHistory
+from hybridppo.environments.vector import AsynchronousEnvironments
 from hybridppo.networks.numpy_actors import NumpyActor, NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.rollouts.rollout import FinalObservations, MemoryLayout, Rollout
 from hybridppo.spaces.arrays import Array
@@ -282,6 +283,32 @@ class EpisodeMemory:
         if self._in_turns:
             self._before = np.array(actor.state)
 
+    def act(self, actor: Any, observations: Array, at: tuple[Array, Array], starts: Array, states: Array) -> Array:
+        """Let the actor act for some environments, which are each at a row of their own; return its outputs.
+
+        Args:
+            actor: the actor.
+            observations: `[n, *row]`.
+            at: the rows and the environments, `[n]` each.
+            starts: of the whole rollout, to be written.
+            states: of the whole rollout, to be written.
+        """
+        rows, envs = at
+        starts[at] = self._starts[envs]
+        actor.state = before = np.where(self._starts[envs][:, None], np.float32(0.0), self._state[envs])
+        sequence, step = np.divmod(rows, self._layout.sequence_length)
+        states[sequence[step == 0], envs[step == 0]] = before[step == 0]
+        outputs = actor(observations)
+        self._state[envs] = actor.state
+        return outputs
+
+    def note_ends(self, envs: Array, ended: Array) -> None:
+        """Note which episodes of some environments, `[n]`, have ended in their last step."""
+        if self._skips_row_after_end:
+            self._starts[envs], self._resetting[envs] = self._resetting[envs], ended
+        else:
+            self._starts[envs] = ended
+
     def after(
         self,
         actor: Any,
@@ -413,6 +440,11 @@ class Stepper:
         with process_kept(), watched:
             if compiled is not None:
                 filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
+            elif isinstance(environments, AsynchronousEnvironments):
+                from hybridppo.runners.asynchronous import fill_as_ready
+
+                how = self._distribution, self._memory, buffer, actor, stop, first, end
+                filled, finals = fill_as_ready(environments, *how)
             else:
                 filled, finals = self._fill_rows(buffer, actor, stop, first, end, num_episodes)
         if environments.encode.frames is None:

@@ -66,6 +66,8 @@ class Environments(ABC):
     """Whether the row after an episode's end is a reset instead of a step."""
     is_compiled: ClassVar[bool] = False
     """Whether these are compiled environments, which may have kernels for other devices."""
+    is_asynchronous: bool = False
+    """Whether they step in parts, as they are ready (`AsynchronousEnvironments`)."""
     replays: bool = False
     """Whether `load_state` needs the actions of unfinished episodes."""
     device: Any = None
@@ -83,8 +85,8 @@ class Environments(ABC):
         """The names of an environment's agents, which have a column each; empty if each environment is a column."""
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
-        if self.encode.frames is not None and self.skips_row_after_end:
-            what = "a vector that resets in the step after an episode's end cannot stack frames"
+        if self.encode.frames is not None and (self.skips_row_after_end or self.is_asynchronous):
+            what = "a vector that is asynchronous, or resets in the step after an episode's end, cannot stack frames"
             raise EnvError(f"{what}: let the function make one environment, with frame_stack=...")
         self.restarted: dict[int, int] = {}
         """How often each environment was restarted in the last step, by index. If that step ended no episode, it does
@@ -156,7 +158,7 @@ class Environments(ABC):
     def write_infos(self, columns: Mapping[str, Array], row: int) -> None:
         """Write the entries of `step_infos` in the next steps to these arrays `[T, N]`, from a row on."""
         assert self._infos is not None  # `measure_infos` was called
-        self._infos.written, self._infos.row = columns, row
+        self._infos.written, self._infos.rows[:] = columns, row
 
     def leave_out_infos(self, env: int) -> None:
         """Count no further infos of an environment."""

@@ -171,28 +171,28 @@ def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
     return of_space and are_truths and np.ndim(reward) == 0
 
 
-def check_vector_observations(encode: ObservationEncoder, num_envs: int, observations: Any) -> None:
-    """Refuse invalid observations of a vector of `num_envs` environments.
+def check_vector_observations(encode: ObservationEncoder, envs: Any, observations: Any) -> None:
+    """Refuse invalid observations of a vector's environments, whose numbers are given.
 
     Raises:
         BadValueError: naming the environment.
     """
-    encode.check_shapes(observations, num_envs)
-    for i, observation in enumerate(encode.each(observations)):
+    encode.check_shapes(observations, len(envs))
+    for env, observation in zip(envs, encode.each(observations), strict=True):
         try:
             encode.checked(observation)
         except BadValueError as error:
-            raise BadValueError(f"environment {i} of the vector: {error}") from None
+            raise BadValueError(f"environment {env} of the vector: {error}") from None
 
 
-def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) -> None:
-    """Refuse an invalid result of a vector environment's first `step`."""
+def check_vector_step(encode: ObservationEncoder, envs: Any, result: Any) -> None:
+    """Refuse an invalid result of a vector environment's first `step`, or of the first part of its environments."""
     observations, *arrays, _ = five_of(result, "gymnasium.vector.VectorEnv")
-    check_vector_observations(encode, num_envs, observations)
+    check_vector_observations(encode, envs, observations)
     for name, array in zip(("rewards", "terminated", "truncated"), arrays, strict=True):
-        if not isinstance(array, np.ndarray) or array.shape != (num_envs,) or array.dtype.kind not in "biuf":
+        if not isinstance(array, np.ndarray) or array.shape != (len(envs),) or array.dtype.kind not in "biuf":
             kind = f"of {array.dtype} and shape {array.shape}" if isinstance(array, np.ndarray) else shown(array)
-            raise BadValueError(f"{name} must be an array of {num_envs} numbers, and is {kind}")
+            raise BadValueError(f"{name} must be an array of {len(envs)} numbers, and is {kind}")
 
 
 def describe_error(error: BaseException) -> str:

@@ -58,8 +58,8 @@ class InfoNumbers:
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self.written: Mapping[str, Array] = {}
         """The arrays `[T, N]` of the entries that every step must have."""
-        self.row = 0
-        """The row of the next step of all environments."""
+        self.rows: Array = np.zeros(num_columns, np.int64)
+        """The row of each column's next step."""
 
     def step(self, column: int, info: Any, *, may_lack: bool = False) -> None:
         """Take the numbers of a step.
@@ -83,9 +83,9 @@ class InfoNumbers:
                 self._last[column][name] = number
         for name, rows in self.written.items():
             if name in entries:
-                rows[self.row, column] = finite(name, entries[name], "step_infos")
+                rows[self.rows[column], column] = finite(name, entries[name], "step_infos")
             elif may_lack:
-                rows[self.row, column] = np.nan
+                rows[self.rows[column], column] = np.nan
             else:
                 raise lacking(name, entries)
 
@@ -100,13 +100,14 @@ class InfoNumbers:
         """Drop the last values of an episode that a restart has broken off."""
         self._last[column].clear()
 
-    def vector_step(self, infos: Any, ended: Any, are_steps: Any, is_final: bool, first: int) -> None:
+    def vector_step(self, infos: Any, columns: Array, ended: Any, are_steps: Any, is_final: bool, first: int) -> None:
         """Take the numbers of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
 
         Args:
             infos: infos of the step.
-            ended: `[N]`, whether an episode ended.
-            are_steps: `[N]`, which rows are steps and not resets.
+            columns: `[n]`, the columns that have stepped.
+            ended: `[n]`, whether an episode ended.
+            are_steps: `[n]`, which are steps and not resets.
             is_final: whether infos of a last step are in `infos["final_info"]`, and the others belong to the reset.
             first: number of the first environment, for messages.
 
@@ -114,25 +115,25 @@ class InfoNumbers:
             BadValueError: as `step`.
         """
         if is_final and "final_info" in infos and infos["final_info"] is not None:
-            self._of_vector(infos["final_info"], ended, first)
-            self._of_vector(infos, ~ended, first)
+            self._of_vector(infos["final_info"], columns, ended, first)
+            self._of_vector(infos, columns, ~ended, first)
         else:
-            self._of_vector(infos, are_steps, first)
-        for column in np.flatnonzero(ended).tolist():
+            self._of_vector(infos, columns, are_steps, first)
+        for column in columns[ended].tolist():
             self.end(column)
-        self.row += 1
+        self.rows[columns] += 1
 
-    def _of_vector(self, infos: Mapping[str, Any], which: Any, first: int) -> None:
+    def _of_vector(self, infos: Mapping[str, Any], columns: Array, which: Any, first: int) -> None:
         given = {
             name: (values if np.ndim(values) else [values] * len(which), infos.get(f"_{name}", which))
             for name, values in infos.items()
             if not name.startswith("_")
         }
-        for column in np.flatnonzero(which).tolist():
+        for i in np.flatnonzero(which).tolist():
             try:
-                self.step(column, {name: values[column] for name, (values, there) in given.items() if there[column]})
+                self.step(columns[i], {name: values[i] for name, (values, there) in given.items() if there[i]})
             except BadValueError as error:
-                raise BadValueError(f"environment {first + column}: {error}") from None
+                raise BadValueError(f"environment {first + columns[i]}: {error}") from None
 
     def unfinished(self, columns: slice) -> list[dict[str, float]]:
         """The last values of the unfinished episodes of some columns, for `go_on`."""

@@ -27,6 +27,7 @@ from hybridppo.environments.packages import (
     require_package,
     source_of,
     spec_of,
+    without_batch_size,
 )
 from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environments import SubEnvironments
@@ -90,7 +91,7 @@ def make_environments(
         environments = _compiled(source, num_envs, options, first)
     elif isinstance(source, str):
         with _errors_named(source, options.env_kwargs or {}):
-            make = _maker_of(source, num_envs, options, threads)
+            make = _maker_of(source, num_envs, options, threads, own_number)
             environments = _made_by(make, num_envs, options, first, own_number, copies)
         environments.clips_rewards = is_atari(source)
         if note := package_of(source).note:
@@ -202,7 +203,9 @@ def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> A
     return made
 
 
-def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: int) -> Callable[[], Any]:
+def _maker_of(
+    source: str, num_envs: int, options: EnvironmentOptions, threads: int, own_number: bool
+) -> Callable[[], Any]:
     """A function that makes an environment of an id, or its vectorised form if it has one that may be used."""
     require_package(source)
     package, env_kwargs = package_of(source), options.env_kwargs or {}
@@ -211,9 +214,14 @@ def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: 
     may_be_vector = options.vectorization == "auto" and not options.needs_copies and is_limited
     if package.vector is not None:
         kind = f"{source!r}, which has a vector and preprocessing of its own"
-        options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")
+        options.refuse(kind, "frame_stack", remedy="pass a function that makes one environment")
+        if own_number:  # for evaluations and checks, which step all of them at once
+            env_kwargs = without_batch_size(env_kwargs)
         if may_be_vector:
-            return partial(package.vector, source, num_envs, options.episodic_life, threads)
+            return partial(package.vector, source, num_envs, options.episodic_life, threads, **env_kwargs)
+        if "batch_size" in env_kwargs and num_envs > 1:
+            what = f"batch_size={shown(env_kwargs['batch_size'])} in env_kwargs does not work with single copies"
+            raise ConfigurationError(f"{what}: leave it out, or vectorization='sync' and on_env_error='restart'")
     elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
         try:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
@@ -318,7 +326,7 @@ def _of_vector(
     if made.num_envs != num_envs and not own_number:
         what = f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs}"
         raise EnvError(f"{what} of them: let it take num_envs as an argument, or make one environment")
-    return wrap(made, options.autoreset_mode, first)
+    return wrap(made, options.autoreset_mode, first, in_parts=not own_number)
 
 
 def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, owns: bool) -> Environments:

@@ -52,8 +52,8 @@ class EnvironmentOptions:
     worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT | {"seconds": "positive"})
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
-    """Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command line, a JSON
-    object. In Python, values may be any objects. To resume a run whose arguments JSON cannot hold, pass env=..., a
+    """Keyword arguments for gymnasium.make, EnvPool, or the function that makes the environment. On the command line, a
+    JSON object. In Python, values may be any objects. To resume a run whose arguments JSON cannot hold, pass env=..., a
     function that makes the environment with these arguments."""
     imports: str = ""
     """Modules that register environments, to import first, with commas between them. An id such as module:Env-v0

@@ -10,8 +10,7 @@ et al., "Revisiting the Arcade Learning Environment", 2018): four frames per act
 repeats the last action with probability 0.25, and ends a game after 108,000 frames. Rewards are the game's; they are
 clipped only for learning (`Environments.clips_rewards`), so returns and evaluations are scores.
 
-EnvPool (`envpool/Pong-v5`) steps by threads in C++, synchronously: otherwise it returns the environments that are ready
-first, so that a rollout would depend on timing and not on the seed alone.
+EnvPool (`envpool/Pong-v5`) steps by threads in C++, asynchronously if it gets a `batch_size`.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from gymnasium.wrappers import TransformObservation
 
 from hybridppo.environments.checks import takes_seed
@@ -100,8 +99,11 @@ class _WithShortSeeds(VectorWrapper):  # not generic in older releases of gymnas
         return vector.reset(seed=seeds, options=options)
 
 
-def atari_vector(env_id: str, num_envs: int, episodic_life: bool, threads: int) -> "VectorEnv[Any, Any, Any]":
+def atari_vector(env_id: str, num_envs: int, episodic_life: bool, threads: int, **options: Any) -> Any:
     """Atari games, each with its own generator, so that their division among processes changes nothing."""
+    if options:
+        what = f"env_kwargs={shown(options)} does not work with {env_id!r}, which has preprocessing of its own"
+        raise ConfigurationError(f"{what}: pass a function that makes ale-py's AtariVectorEnv")
     spec = gym.spec(env_id)
     # The class writes its mode into the metadata of all vectors, which would then declare it as theirs.
     of_all = VectorEnv.metadata
@@ -127,13 +129,23 @@ def atari_vector(env_id: str, num_envs: int, episodic_life: bool, threads: int) 
 class SeededPool(VectorEnv[Any, Any, Any]):
     """Environments of EnvPool, each with its own seed: a pool that is made at its reset, since it then takes the seed.
 
+    Args:
+        env_id: the id.
+        num_envs: number of environments.
+        episodic_life: whether the loss of a life ends an episode of an Atari game.
+        threads: threads that step them; 0 for one per core.
+        **options: EnvPool's own; with a `batch_size` below `num_envs`, it is an asynchronous vector.
+
     Raises:
         EnvError: if EnvPool has no such environment.
         ConfigurationError: for `episodic_life` without an Atari game.
     """
 
-    def __init__(self, env_id: str, num_envs: int, episodic_life: bool, threads: int) -> None:
-        self._name, spec = env_id.removeprefix(ENV_POOL), _spec_of_pool(env_id)
+    def __init__(self, env_id: str, num_envs: int, episodic_life: bool, threads: int, **options: Any) -> None:
+        if reserved := options.keys() & {"num_envs", "episodic_life", "seed", "env_seed"}:
+            raise ConfigurationError(f"env_kwargs has {', '.join(sorted(reserved))}: use the training's own options")
+        self.batch_size = options.pop("batch_size", num_envs)
+        self._name, spec = env_id.removeprefix(ENV_POOL), _spec_of_pool(env_id, **options)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space = spec.gymnasium_observation_space
@@ -143,7 +155,8 @@ class SeededPool(VectorEnv[Any, Any, Any]):
         is_game = is_atari(env_id)
         if episodic_life and not is_game:
             raise ConfigurationError(f"episodic_life=True is for Atari games, and {env_id!r} is not one: leave it out")
-        self._options = {"num_threads": threads, **({"episodic_life": episodic_life} if is_game else {})}
+        options = {"num_threads": threads, **options, "num_envs": num_envs, "batch_size": self.batch_size}
+        self._options = options | ({"episodic_life": episodic_life} if is_game else {})
         self._pool: Any = None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -153,12 +166,28 @@ class SeededPool(VectorEnv[Any, Any, Any]):
         if seed is not None or self._pool is None:
             self.close_extras()
             seeds = [int((seed or 0) + i) % MAX_SEED for i in range(self.num_envs)]
-            self._pool = envpool.make_gymnasium(self._name, num_envs=self.num_envs, seed=seeds, **self._options)
-        return self._pool.reset()
+            self._pool = envpool.make_gymnasium(self._name, seed=seeds, **self._options)
+        if self.batch_size == self.num_envs:
+            return self._pool.reset()
+        self._pool.async_reset()
+        rows: dict[int, Any] = {}
+        while len(rows) < self.num_envs:
+            observations, infos = self._pool.recv(reset=True)
+            rows |= dict(zip(infos["env_id"].tolist(), iterate(self.observation_space, observations), strict=True))
+        whole: Any = create_empty_array(self.single_observation_space, self.num_envs)
+        return concatenate(self.single_observation_space, [rows[env] for env in range(self.num_envs)], whole), {}
 
     def step(self, actions: Any) -> Any:
         """The pool's step."""
         return self._pool.step(np.asarray(actions, self.single_action_space.dtype))
+
+    def send(self, actions: Any, env_id: Any) -> None:
+        """Let these environments step."""
+        self._pool.send(np.asarray(actions, self.single_action_space.dtype), env_id)
+
+    def recv(self) -> Any:
+        """The step of the environments that are ready first, with their numbers in `infos["env_id"]`."""
+        return self._pool.recv()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the pool."""
@@ -167,12 +196,17 @@ class SeededPool(VectorEnv[Any, Any, Any]):
             self._pool = None
 
 
-def _spec_of_pool(env_id: str) -> Any:
+def without_batch_size(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an environment without the size of a part, for environments that step together."""
+    return {name: value for name, value in env_kwargs.items() if name != "batch_size"}
+
+
+def _spec_of_pool(env_id: str, **options: Any) -> Any:
     import envpool
 
     name = env_id.removeprefix(ENV_POOL)
     try:
-        return envpool.make_spec(name)
+        return envpool.make_spec(name, **options)
     except KeyError:
         raise EnvError(f"environment {env_id!r} cannot be made: envpool.list_all_envs() has no {name!r}") from None
 
@@ -219,8 +253,9 @@ class Package:
     module: str
     extra: str
     """The extra of this library that installs it."""
-    vector: Callable[[str, int, bool, int], "VectorEnv[Any, Any, Any]"] | None = None
-    """Makes its vector, if its environments exist only as vectors: id, `num_envs`, `episodic_life`, threads."""
+    vector: Callable[..., Any] | None = None
+    """Makes its vector, if its environments exist only as vectors: from the id, `num_envs`, `episodic_life`, threads,
+    and `env_kwargs`."""
     register: Callable[[], object] = lambda: None
     """Called once it is imported."""
     wrapper: Callable[["gym.Env[Any, Any]"], "gym.Env[Any, Any]"] = lambda env: env
@@ -310,7 +345,7 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
     require_package(env_id)
     package = package_of(env_id)
     if package.vector is not None:
-        vector = package.vector(env_id, 1, episodic_life, 1)
+        vector = package.vector(env_id, 1, episodic_life, 1, **without_batch_size(env_kwargs))
         return OneOfVector(vector, vector.metadata["autoreset_mode"])
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")

@@ -324,7 +324,7 @@ class SubEnvironments(Environments):
             except failures() as error:
                 self._recover(i, action, error)
         if infos is not None:
-            infos.row += 1
+            infos.rows += 1
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)
         finals_of, finals = self._end_episodes() if ended else ([], [])

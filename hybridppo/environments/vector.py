@@ -6,6 +6,15 @@ The modes differ in where an episode's true final observation is, and in whether
   row is not a step of the environment (`skips_row_after_end`).
 - `SAME_STEP`: `step` has reset already; the final observation is in `infos["final_obs"]`.
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
+
+An asynchronous vector steps in parts, as its environments are ready, with EnvPool's interface:
+
+- `batch_size`, the number of environments of a part, which is less than `num_envs` and divides it;
+- `send(actions, env_id)` lets these environments step;
+- `recv()` waits for the `batch_size` environments that are ready first, and returns what `step` does for these alone,
+  with their numbers in `infos["env_id"]`.
+
+`reset` resets all, and `step`, which only evaluations use, steps all.
 """
 
 import logging
@@ -24,13 +33,15 @@ from hybridppo.environments.checks import (
     check_vector_step,
     describe_action,
     describe_error,
+    five_of,
     two_of,
 )
 from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.environments.state import Walk, write
-from hybridppo.errors import BadValueError, EnvError, EnvStateError, failures, shown
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, failures, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import shown_cast
+from hybridppo.system.validation import require_whole
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +67,24 @@ class VectorEnvironments(Environments):
         self._flags: tuple[Array, Array] | None = None
         """The flags of the last step since a reset, in the mode NEXT_STEP."""
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
-        self.vector = vector
+        self.vector: Any = vector
         self._first = first
         self.title = f"environments {first} to {first + self.num_envs - 1}, a {type(vector).__name__}"
         self._began: dict[str, str] = {}
         self._num_steps = 0
-        self._sum = self.encode.finite_test(self.num_envs)
-        self._shape, self._one_each = (self.num_envs, *self.encode.shape), (self.num_envs,)
-        """The shapes of all rows, and of rewards and flags."""
+        self._expect(self.num_envs)
         self._resetting = np.zeros(self.num_envs, np.bool_)
         """Which rows of the next step are resets, while infos are summed up."""
         self._is_checked = self._has_warned = False
         """Whether the first step was checked, and whether a final observation has led to a warning."""
+
+    def _expect(self, num_rows: int) -> None:
+        """Expect so many rows of each step."""
+        self._envs = np.arange(num_rows)
+        """The environment of each row."""
+        self._sum = self.encode.finite_test(num_rows)
+        self._shape, self._one_each = (num_rows, *self.encode.shape), (num_rows,)
+        """The shapes of all rows, and of rewards and flags."""
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
@@ -75,7 +92,7 @@ class VectorEnvironments(Environments):
         try:
             self._finish_resets()
             observations, _ = two_of(self.vector.reset(seed=seed))
-            check_vector_observations(self.encode, self.num_envs, observations)
+            check_vector_observations(self.encode, range(self.num_envs), observations)
         except failures() as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
@@ -120,7 +137,7 @@ class VectorEnvironments(Environments):
         """The vector's step, with booleans as flags."""
         self._num_steps += 1
         try:
-            result: Any = self.vector.step(actions)
+            result: Any = self._received() if actions is None else self.vector.step(actions)
             if not (self._is_checked and self._has_shapes(result)):
                 self._check_step(result)
             observations, rewards, terminated, truncated, infos = result
@@ -128,12 +145,21 @@ class VectorEnvironments(Environments):
                 terminated, truncated = as_truth("terminated", terminated), as_truth("truncated", truncated)
             if self._infos is not None:
                 ended = terminated | truncated
-                self._infos.vector_step(infos, ended, ~self._resetting, self._resets_at_once, self._first)
+                are_steps = ~self._resetting[self._envs]
+                self._infos.vector_step(infos, self._envs, ended, are_steps, self._resets_at_once, self._first)
                 if self.skips_row_after_end:
-                    self._resetting = ended
+                    self._resetting[self._envs] = ended
         except failures() as error:
-            raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+            given = "" if actions is None else f", with actions {describe_action(actions)}"
+            raise self._failure(f"{self._in_step()}{given}", error) from error
         return observations, rewards, terminated, truncated, infos
+
+    def _received(self) -> Any:
+        """A part of the environments, if they are asynchronous."""
+        raise NotImplementedError
+
+    def _in_step(self) -> str:
+        return f"in step {self._num_steps}"
 
     def _has_shapes(self, result: Any) -> bool:
         try:
@@ -143,7 +169,7 @@ class VectorEnvironments(Environments):
             return False
 
     def _check_step(self, result: Any) -> None:
-        check_vector_step(self.encode, self.num_envs, result)
+        check_vector_step(self.encode, self._envs, result)
         if isinstance(result[4], list) and (self._resets_at_once or self._infos is not None):
             raise BadValueError("infos must be a dict, and is a list: leave the wrapper DictInfoToList out")
         self._is_checked = True
@@ -153,19 +179,19 @@ class VectorEnvironments(Environments):
         try:
             encoded = self.encode(observations)
             if encoded.shape != self._shape:
-                self.encode.check_shapes(observations, self.num_envs)
+                self.encode.check_shapes(observations, len(self._envs))
         except Exception as error:
-            raise self._failure(f"in step {self._num_steps}", self._fault_of(observations, error)) from error
+            raise self._failure(self._in_step(), self._fault_of(observations, error)) from error
         if not isfinite(self._sum(encoded.ravel())):
             # None is refused if only their sum is infinite.
             for i, (row, given) in enumerate(zip(encoded, self.encode.each(observations), strict=True)):
-                self._require_finite(f"the observation of environment {self._first + i}: observation", row, given)
+                self._require_finite(f"the observation of environment {self._number(i)}: observation", row, given)
         return encoded
 
     def _fault_of(self, observations: Any, error: Exception) -> Exception:
         """The fault of observations that cannot be encoded, with the first environment whose observation it is."""
         try:
-            check_vector_observations(self.encode, self.num_envs, observations)
+            check_vector_observations(self.encode, self._envs, observations)
         except BadValueError as fault:
             return fault
         except Exception:  # any error of NumPy for what is no number
@@ -177,7 +203,8 @@ class VectorEnvironments(Environments):
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
             value = shown_cast(rewards[step, env])
-            raise self._failure_in_step(f"the reward of environment {self._first + env}: reward is {value}")
+            when = f"in step {self._num_steps}"
+            raise self.failure(when, f"the reward of environment {self._first + env}: reward is {value}")
 
     def _require_finite(self, name: str, row: Array, given: Any) -> None:
         try:
@@ -186,7 +213,11 @@ class VectorEnvironments(Environments):
             raise self._failure_in_step(str(error)) from None
 
     def _failure_in_step(self, what: str) -> EnvError:
-        return self.failure(f"in step {self._num_steps}", what)
+        return self.failure(self._in_step(), what)
+
+    def _number(self, i: int) -> int:
+        """The number of the environment of a row, for messages."""
+        return self._first + int(self._envs[i])
 
     def _failure(self, when: str, error: BaseException) -> EnvError:
         if isinstance(error, EnvError):
@@ -249,7 +280,7 @@ class VectorEnvironments(Environments):
             logger.warning(
                 "%s: the final observation of environment %s is the first of its next episode, to the bit. If the "
                 "environment reuses its array, let it return a copy, or use next_step autoreset",
-                self.title, self._first + reused[0],
+                self.title, self._number(reused[0]),
             )  # fmt: skip
 
     def _finals_of(self, infos: Any, indices: list[int]) -> list[Array]:
@@ -259,7 +290,7 @@ class VectorEnvironments(Environments):
         if not (isinstance(infos, Mapping) and "final_obs" in infos):
             found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
             raise self._failure_in_step(
-                f"environments {[self._first + i for i in indices]} were truncated and reset in the same step, but "
+                f"environments {[self._number(i) for i in indices]} were truncated and reset in the same step, but "
                 f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
             )
         finals = infos["final_obs"]
@@ -267,22 +298,88 @@ class VectorEnvironments(Environments):
             each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
         except (KeyError, IndexError, TypeError, ValueError):
             each = []
-        if len(each) != self.num_envs:
-            what = f"infos['final_obs'] must have an observation for each of {self.num_envs} environments"
+        if len(each) != len(self._envs):
+            what = f"infos['final_obs'] must have an observation for each of {len(self._envs)} environments"
             raise self._failure_in_step(f"{what}, and is {shown(finals)}")
         try:
             encoded = [self.encode.one(each[i]) for i in indices]
         except BadValueError as error:
             raise self._failure_in_step(str(error)) from None
         for i, final in zip(indices, encoded, strict=True):
-            self._require_finite(f"the final observation of environment {self._first + i}: observation", final, each[i])
+            self._require_finite(f"the final observation of environment {self._number(i)}: observation", final, each[i])
         return encoded
 
 
+class AsynchronousEnvironments(VectorEnvironments):
+    """A vector that steps in parts, as its environments are ready (see the top of this file).
+
+    Raises:
+        EnvError: if it is not reset by itself.
+        ConfigurationError: if its `batch_size` does not divide the number of environments.
+    """
+
+    is_asynchronous = True
+
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]", mode: AutoresetMode, first: int = 0) -> None:
+        super().__init__(vector, mode, first)
+        if mode is AutoresetMode.DISABLED:
+            raise EnvError(f"{self.title}, steps in parts, and must reset itself: let it declare another mode")
+        self.batch_size = require_whole("batch_size", self.vector.batch_size)
+        if self.num_envs % self.batch_size:
+            what = f"batch_size must divide the {self.num_envs} environments of a vector"
+            raise ConfigurationError(f"{what}, got {self.batch_size}: choose another number of one of the two")
+        self.under_way = np.zeros(self.num_envs, np.bool_)
+        """Which environments got actions, and were not received yet."""
+        self._steps = np.zeros(self.num_envs, np.int64)
+        """The steps of each environment."""
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._expect(self.num_envs)
+        observations, self._steps[:] = super().reset(seed), 0
+        self._expect(self.batch_size)
+        return observations
+
+    def send(self, actions: Any, envs: Array) -> None:
+        """Let these environments, `[n]`, step with an action each."""
+        self._steps[envs] += 1
+        self.under_way[envs] = True
+        try:
+            self.vector.send(actions, envs)
+        except failures() as error:
+            what = f"when actions {describe_action(actions)} were sent to {(self._first + envs).tolist()}"
+            raise self._failure(what, error) from error
+
+    def receive(self) -> tuple[Array, Step]:
+        """Wait for a part of the environments that got actions: their numbers `[n]`, and their step."""
+        step = self.step(None)
+        return self._envs, step
+
+    def _received(self) -> Any:
+        self._envs = given = np.flatnonzero(self.under_way)
+        result = self.vector.recv()
+        envs = np.asarray(five_of(result, "an asynchronous vector")[4].get("env_id", ()), np.int64)
+        self.under_way[envs] = False
+        if envs.shape != self._one_each or np.count_nonzero(self.under_way) + self.batch_size != len(given):
+            what = f"recv must return {self.batch_size} of the environments that got actions, {given.tolist()}"
+            raise BadValueError(f"{what}, and infos['env_id'] is {shown(envs)}")
+        self._envs, self._num_steps = envs, int(self._steps.max())
+        return result
+
+    def _in_step(self) -> str:
+        first, last = self._steps[self._envs].min(), self._steps[self._envs].max()
+        return f"in step {last}" if first == last else f"in steps {first} to {last}"
+
+
 def wrap(
-    vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None, first: int = 0
+    vector: VectorEnv[Any, Any, Any], autoreset_mode: AutoresetName | None = None, first: int = 0, in_parts: bool = True
 ) -> VectorEnvironments:
     """The `Environments` for the autoreset mode that the vector declares, or that is given.
+
+    Args:
+        vector: the vector.
+        autoreset_mode: its mode, if it does not declare one.
+        first: number of the first environment among those of the run, for messages.
+        in_parts: whether an asynchronous vector may step in parts.
 
     Raises:
         EnvError: if there is neither, or if both are there and differ.
@@ -300,4 +397,5 @@ def wrap(
         raise EnvError(f"{vector} declares {declared}: leave out autoreset_mode={autoreset_mode!r}")
     if not isinstance(mode, AutoresetMode):
         raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
-    return VectorEnvironments(vector, mode, first)
+    is_asynchronous = getattr(vector, "batch_size", vector.num_envs) != vector.num_envs and hasattr(vector, "recv")
+    return (AsynchronousEnvironments if is_asynchronous and in_parts else VectorEnvironments)(vector, mode, first)

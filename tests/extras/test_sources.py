@@ -132,6 +132,44 @@ def test_one_by_itself_is_one_of_many(env_id: str) -> None:
     assert step > 5
 
 
+@pytest.mark.parametrize("env_id", ["envpool/CartPole-v1", "envpool/Pong-v5"])
+def test_a_pool_that_is_asynchronous_gives_the_result_of_one_that_is_not(env_id: str, tmp_path: Path) -> None:
+    config = replace(SMALL, num_envs=4)
+    expected = train(env_id, config=config)
+    run = tmp_path / "run"
+    found = train(env_id, config=config, env_kwargs={"batch_size": 2}, run_dir=run, evaluation_episodes=0)
+    assert torch.equal(values_of(found), values_of(expected))
+    assert hybridppo.resume(run, total_steps=2 * STEPS, progress=False).metrics["env_steps"] >= 2 * STEPS
+    if env_id == "envpool/CartPole-v1":  # Pong's episodes are long
+        plain = hybridppo.evaluate_agent(found.agent, env_id, episodes=3, seed=5)
+        assert hybridppo.evaluate(run, episodes=3, seed=5, progress=False).returns == plain.returns
+
+
+@pytest.mark.parametrize(
+    ("env_kwargs", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 3}, "batch_size must divide the 2 environments of a vector, got 3"),
+        ({"seed": 3}, "env_kwargs has seed: use the training's own options"),
+        ({"stacks": 3}, "takes other arguments than env_kwargs has"),
+    ],
+)
+def test_arguments_that_a_pool_does_not_take_are_refused(env_kwargs: dict[str, Any], message: str) -> None:
+    pytest.importorskip("envpool")
+    with pytest.raises(ConfigurationError, match=message):
+        make_environments("envpool/Pong-v5", 2, env_kwargs=env_kwargs)
+    with pytest.raises(ConfigurationError, match="in env_kwargs does not work with single copies"):
+        make_environments("envpool/Pong-v5", 2, env_kwargs={"batch_size": 1}, vectorization="sync")
+
+
+def test_a_pool_takes_its_own_arguments() -> None:
+    pytest.importorskip("envpool")
+    environments = make_environments("envpool/Pong-v5", 2, env_kwargs={"stack_num": 2, "batch_size": 1})
+    assert environments.reset(0).shape == (2, 2, 84, 84)
+    env = hybridppo.make_env("envpool/Pong-v5", stack_num=2, batch_size=1)
+    assert env.reset(seed=0)[0].shape == (2, 84, 84)
+
+
 def test_minigrid_is_seen_without_its_mission() -> None:
     pytest.importorskip("minigrid")
     space = make_environments("MiniGrid-DoorKey-5x5-v0", 1).observation_space

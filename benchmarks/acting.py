@@ -1,11 +1,14 @@
 """Workers that only step, with environments and an actor that sleep: how near a rollout comes to its longer half.
 
     python benchmarks/acting.py
+    python benchmarks/acting.py envpool
 
-The halves are the time of the steps of the busiest worker, and that of all calls of the actor.
+The halves are the time of the steps of the busiest worker, and that of all calls of the actor. `envpool` compares
+EnvPool's two modes in its own environments instead, by turns.
 """
 
 import statistics
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -26,6 +29,9 @@ CASES = (
 )  # fmt: skip
 """Environments, workers, and the milliseconds of a step and of a call of the actor."""
 STEPS, ROLLOUTS = 100, 5
+POOLS = (("Pong-v5", 8, 4), ("Pong-v5", 16, 8), ("Pong-v5", 16, 4), ("CartPole-v1", 64, 32))
+"""Environments of EnvPool, their number, and how many are received at a time in the asynchronous mode."""
+POOL_STEPS = {"Pong-v5": 64, "CartPole-v1": 512}
 
 
 class Sleeping(gym.Env[Any, Any]):
@@ -60,6 +66,46 @@ class Network(nn.Module):
         return self.layer(rows)
 
 
+def sampling(source: Any, config: PPOConfig, num_workers: int = 0, env_kwargs: Any = None, **networks: Any) -> Any:
+    """Two functions: one samples a rollout and returns its seconds, the other closes the sampler."""
+    options = EnvironmentOptions(env_kwargs=env_kwargs)
+    environments, placement = make_environments(source, config.num_envs, options), SingleDevice("cpu")
+    agent = PPO(environments.observation_space, environments.action_space, config, **networks)
+    placement.prepare(agent)
+    sampler = make_sampler(
+        source, environments, agent, placement, num_steps=config.num_steps, num_workers=num_workers, options=options,
+        env_seed=0, noise=np.random.default_rng(0),
+    )  # fmt: skip
+
+    def collect() -> float:
+        start = time.perf_counter()
+        with placement.sampling(agent) as actor:
+            sampler.collect(actor)
+        return time.perf_counter() - start
+
+    return collect, sampler.close
+
+
+def compare_modes(name: str, num_envs: int, batch_size: int, layer_norm: bool) -> dict[str, Any]:
+    """Environment steps per second of sampling in EnvPool's two modes, medians of rollouts by turns."""
+    is_image = name == "Pong-v5"
+    config = PPOConfig(
+        num_envs=num_envs, num_steps=POOL_STEPS[name], num_minibatches=1, layer_norm=layer_norm,
+        activation="relu" if is_image else "tanh", hidden_sizes=(512,) if is_image else (64, 64),
+        normalize_observations=False,
+    )  # fmt: skip
+    modes = [sampling(f"envpool/{name}", config, env_kwargs=own) for own in (None, {"batch_size": batch_size})]
+    seconds = [[collect() for collect, _ in modes] for _ in range(ROLLOUTS + 1)][1:]
+    for _, close in modes:
+        close()
+    together, apart = (config.batch_size / statistics.median(each) for each in zip(*seconds, strict=True))
+    return {
+        "environment": name, "num_envs": num_envs, "batch_size": batch_size,
+        "actor": "torch, with layer_norm" if layer_norm else "NumPy", "synchronous": together, "asynchronous": apart,
+        "ratio": apart / together,
+    }  # fmt: skip
+
+
 def measure(num_envs: int, num_workers: int, env_ms: float, actor_ms: float) -> dict[str, Any]:
     """The median milliseconds of a step of all environments, and those of the longer half."""
     config = PPOConfig(num_envs=num_envs, num_steps=STEPS, num_minibatches=1)
@@ -67,20 +113,9 @@ def measure(num_envs: int, num_workers: int, env_ms: float, actor_ms: float) -> 
     def networks(*_: Any) -> Any:
         return Network(2, actor_ms / 1e3), Network(1, 0.0)
 
-    agent = PPO(Sleeping.observation_space, Sleeping.action_space, config, networks=networks)
-    placement, source = SingleDevice("cpu"), partial(Sleeping, env_ms / 1e3)
-    placement.prepare(agent)
-    sampler = make_sampler(
-        source, make_environments(source, num_envs), agent, placement, num_steps=STEPS, num_workers=num_workers,
-        options=EnvironmentOptions(), env_seed=0, noise=np.random.default_rng(0),
-    )  # fmt: skip
-    seconds = []
-    with placement.sampling(agent) as actor:
-        for _ in range(ROLLOUTS):
-            start = time.perf_counter()
-            sampler.collect(actor)
-            seconds.append(time.perf_counter() - start)
-    sampler.close()
+    collect, close = sampling(partial(Sleeping, env_ms / 1e3), config, num_workers, networks=networks)
+    seconds = [collect() for _ in range(ROLLOUTS)]
+    close()
     calls, steps = min(2, max(1, num_workers)), -(-num_envs // max(1, num_workers))
     longer = max(steps * env_ms, calls * actor_ms)
     took = 1e3 * statistics.median(seconds[1:]) / STEPS
@@ -93,9 +128,14 @@ def measure(num_envs: int, num_workers: int, env_ms: float, actor_ms: float) -> 
 def main() -> None:
     """Measure, print and save."""
     torch.set_num_threads(1)
-    found = [measure(*case) for case in CASES]
-    lines = [" | ".join(found[0])] + [" | ".join(f"{value:.3g}" for value in each.values()) for each in found]
-    machine.report("acting", {"cases": found}, "\n".join(lines))
+    of_pools = "envpool" in sys.argv[1:]
+    if of_pools:
+        found = [compare_modes(*pool, layer_norm=of_torch) for pool in POOLS for of_torch in (False, True)]
+    else:
+        found = [measure(*case) for case in CASES]
+    texts = [[f"{each:.3g}" if isinstance(each, float) else str(each) for each in case.values()] for case in found]
+    table = "\n".join(" | ".join(line) for line in ([*found[0]], *texts))
+    machine.report("envpool" if of_pools else "acting", {"cases": found}, table)
 
 
 if __name__ == "__main__":

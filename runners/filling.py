@@ -283,7 +283,7 @@ class EpisodeMemory:
         if self._in_turns:
             self._before = np.array(actor.state)
 
-    def act(self, actor: Any, observations: Array, at: tuple[Array, Array], starts: Array, states: Array) -> Array:
+    def act(self, actor: Any, observations: Array, at: tuple[Array, Array], starts: Array, states: Array) -> Any:
         """Let the actor act for some environments, which are each at a row of their own; return its outputs.
 
         Args:

@@ -12,15 +12,17 @@ import numpy as np
 from hybridppo.distributions.base import Distribution
 from hybridppo.environments.vector import AsynchronousEnvironments
 from hybridppo.rollouts.rollout import FinalObservations, Rollout
-from hybridppo.runners.filling import EpisodeMemory, Flag
 from hybridppo.spaces.arrays import Array
 
 
 def fill_as_ready(
-    environments: AsynchronousEnvironments, distribution: Distribution, memory: EpisodeMemory | None, buffer: Rollout,
-    actor: Any, stop: Flag, first: int, end: int,
+    environments: AsynchronousEnvironments, distribution: Distribution, memory: Any, buffer: Rollout, actor: Any,
+    stop: Any, first: int, end: int,
 ) -> tuple[int, FinalObservations]:  # fmt: skip
-    """As `Stepper.fill`: act for environments as they are ready, until all have filled their rows `first` to `end`."""
+    """As `Stepper.fill`: act for environments as they are ready, until all have filled their rows `first` to `end`.
+
+    A recurrent actor has an `EpisodeMemory`.
+    """
     batch_size, under_way = environments.batch_size, environments.under_way
     rows = np.full(environments.num_envs, first)
     """The row of each environment's next step, or of the one that is under way."""

@@ -25,6 +25,7 @@ from hybridppo.environments.state import ActionHistory
 from hybridppo.environments.vector import AsynchronousEnvironments
 from hybridppo.networks.numpy_actors import NumpyActor, NumpyNormalizer, NumpyPoliciesActor
 from hybridppo.rollouts.rollout import FinalObservations, MemoryLayout, Rollout
+from hybridppo.runners.asynchronous import fill_as_ready
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import global_draws_warned_of
 
@@ -441,8 +442,6 @@ class Stepper:
             if compiled is not None:
                 filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
             elif isinstance(environments, AsynchronousEnvironments):
-                from hybridppo.runners.asynchronous import fill_as_ready
-
                 how = self._distribution, self._memory, buffer, actor, stop, first, end
                 filled, finals = fill_as_ready(environments, *how)
             else:

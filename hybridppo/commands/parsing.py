@@ -169,7 +169,8 @@ def parse(kind: type[AnyCommand], arguments: Sequence[str], defaults: Mapping[st
         section.__doc__ = ""
         agent = str(defaults.get("agent", "ppo")).rpartition(":")[2].upper()
         title = tyro.conf.arg(name=agent if name == "agent" else name)
-        own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], field(default_factory=section)))
+        group: Any = field(default_factory=section, metadata={"help": ""})  # else tyro looks for it in every source
+        own.append((f"section {name}".replace(" ", "_"), Annotated[section, title], group))
     flat = make_dataclass(kind.__name__, own, kw_only=True)
     flat.__doc__ = kind.__doc__
     envs = ("--env", "--env-id") if any(flag.name == "env_id" for flag in flags) else ()  # as in other libraries

@@ -85,13 +85,13 @@ def small(options: dict[str, Any]) -> dict[str, Any]:
         config = replace(
             config,
             num_envs=2,
-            learning_starts=32,
+            learning_starts=16,
             gradient_steps=1,
             batch_size=16,
-            steps_per_iteration=64,
+            steps_per_iteration=32,
             hidden_sizes=(16,),
         )
-    everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 192}
+    everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 128}
     if not isinstance(agent, PPO):
         return {**options, **everywhere, "config": config}
     agent.config = config

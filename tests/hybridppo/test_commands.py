@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -675,41 +676,43 @@ if {in_terminal}:
         os.waitpid(pid, 0)
         sys.stdout.buffer.write(said)
         sys.exit()
-for arguments in (["train", "--help"], ["train", "--total-steps", "many"]):
-    for stream in (sys.stdout, sys.stderr):
-        print("{mark}", file=stream, flush=True)
-    try:
-        main(arguments)
-    except SystemExit:
-        pass
+for name, value in {variables}:
+    os.environ.pop("NO_COLOR", None)
+    os.environ["TERM"] = "xterm"
+    os.environ[name] = value
+    for arguments in (["resume", "--help"], ["resume", "run", "--total-steps", "many"]):
+        for stream in (sys.stdout, sys.stderr):
+            print("{mark}", file=stream, flush=True)
+        try:
+            main(arguments)
+        except SystemExit:
+            pass
 """
 """The command line, in a terminal or not."""
 MARK = "-- the next command --"
 
 
 @pytest.mark.parametrize(
-    ("in_terminal", "variables", "has_colours"),
+    ("in_terminal", "expected"),
     [
-        (True, {}, True),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-        (False, {}, False),
+        (True, {("TERM", "xterm"): True, ("NO_COLOR", ""): True, ("NO_COLOR", "1"): False, ("TERM", "dumb"): False}),
+        (False, {("TERM", "xterm"): False}),
     ],
-    ids=str,
+    ids=["in a terminal", "in a pipe"],
 )
 def test_colours_are_for_terminals_whose_users_want_them(
-    in_terminal: bool, variables: dict[str, str], has_colours: bool
+    in_terminal: bool, expected: dict[tuple[str, str], bool]
 ) -> None:
     if in_terminal:
         pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    code = SPEAK.format(in_terminal=in_terminal, mark=MARK)
-    process = run_python("-c", code, env={**env, "TERM": "xterm", **variables})
+    code = SPEAK.format(in_terminal=in_terminal, mark=MARK, variables=[*expected])
+    process = run_python("-c", code, env=env)
     output, errors = (text.split(MARK)[1:] for text in (process.stdout, process.stderr))
     texts = [one + other for one, other in zip(output, errors, strict=True)] if errors else output[1::2]
-    assert len(texts) == 2
-    for said, text in zip(("total-steps", "helptext"), texts, strict=True):
+    assert len(texts) == 2 * len(expected)
+    wanted = product(expected.values(), ("total-steps", "helptext"))
+    for (has_colours, said), text in zip(wanted, texts, strict=True):
         assert said in text
         assert ("\x1b[" in text) == has_colours, text
 

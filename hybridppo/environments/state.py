@@ -54,11 +54,14 @@ CONSTANTS = (
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
 """Objects of which a path has the same one in every run; only their names are compared."""
+CONTAINERS = list, tuple, deque, dict, collections.OrderedDict, collections.defaultdict
 PLAIN_DTYPES = "?biufcmMSU"
 NEW_KEY = re.compile(r"(?P<owner>.*)(\.(?P<attribute>(?!__|\d)\w+)|\['(?P<key>[^'\\]*)'\])")
 """A path that may be missing in a new environment: an attribute, or a key of a dict."""
 OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__"}
 """Packages whose objects are not walked: they stand for files, processes, devices and windows."""
+CLIENTS = {"pybullet_utils"}
+"""Packages whose classes, and those derived from them, stand for a simulator: their numbers name it in one process."""
 
 
 class Walk:
@@ -128,8 +131,8 @@ class Walk:
             return {"generator": encoded(generator)}
         if isinstance(value, CONSTANTS):
             return {"constant": str(getattr(value, "__qualname__", type(value).__qualname__))}
-        if type(value) not in (list, tuple, deque, dict) and not _is_walked(value):
-            self.hidden.append(f"{path} is of type {_package(value)}.{type(value).__qualname__}")
+        if type(value) not in CONTAINERS and not _is_walked(value):
+            self.hidden.append(f"{path} is of type {_package(type(value))}.{type(value).__qualname__}")
         return {"object": type(value).__qualname__}
 
     def _children(self, path: str, value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -399,14 +402,15 @@ def _is_walked(value: Any) -> bool:
     kind: Any = type(value)
     slots = (name for cls in kind.__mro__ for name in np.atleast_1d(cls.__dict__.get("__slots__", ())).tolist())
     has_slots = any(name not in ("__dict__", "__weakref__") for name in slots)
-    return (
-        kind.__new__ is object.__new__ and kind.__dictoffset__ != 0 and not has_slots and _package(value) not in OUTSIDE
-    )
+    makers = (cls.__dict__.get("__new__") for cls in kind.__mro__[:-1])
+    in_python = all(isinstance(make, (staticmethod, types.NoneType)) for make in makers) and kind.__dictoffset__ != 0
+    is_outside = _package(kind) in OUTSIDE or any(_package(cls) in CLIENTS for cls in kind.__mro__)
+    return in_python and not has_slots and not is_outside
 
 
-def _package(value: Any) -> str:
-    """The package of its class; classes made by SWIG have none."""
-    return str(getattr(type(value), "__module__", "")).partition(".")[0]
+def _package(kind: type) -> str:
+    """The package of a class; classes made by SWIG have none."""
+    return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
 LONGEST = 60.0

@@ -5,7 +5,7 @@ import importlib
 import itertools
 import json
 import random
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -428,6 +428,29 @@ def test_files_and_devices_are_not_walked() -> None:
         walk = Walk(Holder(file=file, thread=itertools.count(), helper=Helper(2.0)))
     assert [name.partition(" ")[0] for name in walk.hidden] == [".file", ".thread"]
     assert walk.leaves[".helper.power"] == 2.0
+
+
+class Counted(Helper):
+    def __new__(cls, power: float) -> "Counted":
+        return super().__new__(cls)
+
+
+def test_classes_and_dictionaries_of_other_kinds_are_walked() -> None:
+    saved = Holder(helper=Counted(2.0), by_name=defaultdict(list, {"a": [1]}), in_order=OrderedDict(b=Helper(3.0)))
+    assert Walk(saved).hidden == []
+    found = moved(saved, Holder(helper=Counted(1.0), by_name=defaultdict(list), in_order=OrderedDict(b=Helper(1.0))))
+    assert found.helper.power == 2.0
+    assert (found.by_name["a"], found.by_name["other"]) == ([1], [])
+    assert found.in_order["b"].power == 3.0
+
+
+def test_a_client_of_pybullet_stands_for_its_simulator() -> None:
+    client: Any = type("BulletClient", (), {"__module__": "pybullet_utils.bullet_client", "_client": 0})
+    robot: Any = type("Aviary", (client,), {})()
+    robot._client, robot.speed = 1, 2.0
+    walk = Walk(Holder(robot=robot))
+    assert [name.partition(" ")[0] for name in walk.hidden] == [".robot"]
+    assert ".robot._client" not in walk.leaves
 
 
 def test_data_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -217,6 +217,24 @@ class Filled(NamedTuple):
     """The version of the parameters that acted."""
     infos: Sums | None
     """Sums of entries of infos, if they are measured."""
+
+
+Filling = Generator[None, None, tuple[int, FinalObservations]]
+"""Fills rows, and pauses whenever the actor has asked for outputs; it returns what `Stepper.fill` returns."""
+
+
+def in_turn(fillings: Sequence[Generator[None, None, Any]], begin: Callable[[], object] = bool) -> list[Any]:
+    """Run generators in turn, each until it pauses; return their results. `begin` is called before each round."""
+    results: dict[int, Any] = {}
+    while len(results) < len(fillings):
+        begin()
+        for number, filling in enumerate(fillings):
+            if number not in results:
+                try:
+                    next(filling)
+                except StopIteration as end:
+                    results[number] = end.value
+    return [results[number] for number in range(len(fillings))]
 
 
 class EpisodeMemory:
@@ -427,6 +445,15 @@ class Stepper:
         Returns:
             How many rows of the buffer are filled, and the final observations of the new ones.
         """
+        filled: tuple[int, FinalObservations]
+        (filled,) = in_turn([self.filling(buffer, actor, stop, first, end, num_episodes)])
+        return filled
+
+    def filling(
+        self, buffer: Rollout, actor: Any, stop: Flag, first: int, end: int | None,
+        num_episodes: int | None = None, pauses: bool = False,
+    ) -> Filling:  # fmt: skip
+        """As `fill`; with `pauses`, it pauses after each call of the actor, an `AskingActor`, and then waits for it."""
         watched = global_draws_warned_of() if self._is_new else contextlib.nullcontext()
         self._is_new = False
         environments = self._environments
@@ -445,7 +472,7 @@ class Stepper:
                 how = self._distribution, self._memory, buffer, actor, stop, first, end
                 filled, finals = fill_as_ready(environments, *how)
             else:
-                filled, finals = self._fill_rows(buffer, actor, stop, first, end, num_episodes)
+                filled, finals = yield from self._fill_rows(buffer, actor, stop, first, end, num_episodes, pauses)
         if environments.encode.frames is None:
             self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
@@ -467,9 +494,9 @@ class Stepper:
         return end, finals
 
     def _fill_rows(
-        self, buffer: Rollout, actor: SamplingActor, stop: Flag, first: int, end: int, num_episodes: int | None
-    ) -> tuple[int, FinalObservations]:
-        """As `fill`, row by row."""
+        self, buffer: Rollout, actor: Any, stop: Flag, first: int, end: int, num_episodes: int | None, pauses: bool
+    ) -> Filling:
+        """As `filling`, row by row."""
         environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
@@ -491,9 +518,12 @@ class Stepper:
                 memory.before(t, actor, starts, states)
             if explores and noise_row(t) != matrix:
                 matrix = noise_row(t)
-                cast(Any, actor).explore(noise[matrix])
+                actor.explore(noise[matrix])
             outputs = actor(seen[t] if frames is None else rows)
-            actions = sample(outputs, cast(Any, actor).perturbation if explores else noise[t])
+            if pauses:
+                yield
+                actor.wait()
+            actions = sample(outputs, actor.perturbation if explores else noise[t])
             # Stored before the environments get them: these may be views, which they may write to.
             kept_outputs[t] = outputs
             kept_actions[t] = actions

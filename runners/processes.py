@@ -171,14 +171,22 @@ def answer_trainer(
     Args:
         serving: a context, entered with the setup that the trainer has sent; the environments of this worker; the seed
             of the first of them; the shared arrays; and `[1]`, the number of rows that are filled. It gives the
-            function that answers. The setup also has `ask`, a function that asks the trainer to act and returns when it
-            has; its argument says whether the noise of exploration is new.
+            function that answers. The setup also has `ask`, a function that asks the trainer to act for a group, whose
+            second argument says whether the noise of exploration is new, and `wait`, which returns when it has acted
+            for a group.
     """
+    acted: set[int] = set()
 
-    def ask(has_explored: bool) -> None:
-        connection.send((ASKS, has_explored, 0.0))
-        if connection.recv()[0] == "close":
-            raise ConnectionError("the trainer has ended")
+    def ask(group: int, has_explored: bool) -> None:
+        connection.send((ASKS, (group, has_explored), 0.0))
+
+    def wait(group: int) -> None:
+        while group not in acted:
+            kind, another = connection.recv()
+            if kind == "close":
+                raise ConnectionError("the trainer has ended")
+            acted.add(another)
+        acted.remove(group)
 
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -187,7 +195,7 @@ def answer_trainer(
         connection.send(("started", None, 0.0))
         worker, envs, seed, layout = connection.recv()
         arrays = SharedArrays(layout, connection)
-        setup = {**cloudpickle.loads(connection.recv_bytes()), "ask": ask}
+        setup = {**cloudpickle.loads(connection.recv_bytes()), "ask": ask, "wait": wait}
         with serving(setup, envs, seed, arrays, arrays["heartbeats"][worker]) as answer:
             connection.send(("ready", None, 0.0))
             while (message := connection.recv())[0] != "close":
@@ -400,7 +408,7 @@ class Pool(ABC):
                 if at_start:
                     give_up_if_stopped(self.name(worker))
                 rows, (rows_before, since) = self.rows(worker), progress[worker]
-                if rows != rows_before or (self.acting is not None and worker in self.acting.asking):
+                if rows != rows_before or (self.acting is not None and self.acting.waits(worker)):
                     progress[worker] = rows, now
                 elif now - since > timeout and not self.wait([worker], 0.0, together=False):
                     waiting.remove(worker)

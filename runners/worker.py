@@ -5,7 +5,8 @@ It loads neither torch nor the script that started the training.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -13,12 +14,13 @@ import numpy as np
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, require_same_spaces
+from hybridppo.environments.infos import summed
 from hybridppo.environments.making import closed_if_refused, make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
 from hybridppo.rollouts.rollout import Layout, Rollout
 from hybridppo.runners.acting import AskingActor
-from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
+from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper, in_turn
 from hybridppo.runners.processes import Answer, SharedArrays, answer_trainer
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
@@ -69,8 +71,17 @@ class Worker:
         self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
     ) -> Filled:
         """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
+        filled: Filled
+        (filled,) = in_turn([self.filling(buffer, parameters, version, stop, first, end)])
+        return filled
+
+    def filling(
+        self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
+    ) -> Generator[None, None, Filled]:
+        """As `fill`; it pauses whenever it has asked the trainer."""
         actor: Any = self._form.actor(parameters) if self.asking is None else self.asking
-        rows, finals = self.stepper.fill(buffer, actor, stop, first, end)
+        pauses = self.asking is not None
+        rows, finals = yield from self.stepper.filling(buffer, actor, stop, first, end, pauses=pauses)
         return Filled(rows, finals, version, self._environments.take_infos() if self._environments.info_names else None)
 
     def answer(self, kind: str, arguments: Sequence[Any]) -> tuple[Any, HybridPPOError | None]:
@@ -139,26 +150,52 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
     return [flat[start:end].reshape(shape) for start, end, shape in zip([0, *ends], ends, shapes, strict=False)]
 
 
+def joined(parts: Sequence[Filled], firsts: Sequence[int]) -> Filled:
+    """The answer of several parts that have filled as many rows, by the first column of each."""
+    finals = [(t, first + env, row) for part, first in zip(parts, firsts, strict=True) for t, env, row in part.finals]
+    infos = [part.infos for part in parts if part.infos is not None]
+    return parts[0]._replace(finals=finals, infos=summed(infos) if infos else None)
+
+
 @contextlib.contextmanager
 def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays, heartbeat: Array) -> Iterator[Answer]:
-    """A context with a worker's environments; the function fills rows, or answers other messages."""
-    with contextlib.closing(Worker(setup, envs, seed)) as worker:
+    """A context with a worker's environments; the function fills rows, or answers other messages.
+
+    The environments are in the parts of `setup`, which are stepped in turn: one while the trainer acts for the other.
+    A message other than "fill" has the arguments for each part, and its answer has the results of each.
+    """
+    parts = setup["parts"][envs.start]
+    with contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(contextlib.closing(Worker(setup, part.envs, seed + part.envs.start - envs.start)))
+            for part in parts
+        ]
         of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["layout"]} for i in range(setup["num_buffers"])]
-        buffers = [Rollout(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
+        buffers = [[Rollout(**of_buffer).of(worker.columns) for worker in workers] for of_buffer in of_buffers]
         published, stop = PublishedParameters(arrays), arrays["stop"].data
-        worker.stepper.heartbeat = heartbeat.data
-        if setup["form"] is None:
-            worker.asking = AskingActor({name: arrays[name][worker.columns] for name in setup["acting"]}, setup["ask"])
+        for part, worker in zip(parts, workers, strict=True):
+            worker.stepper.heartbeat = heartbeat.data
+            if setup["form"] is None:
+                own = {name: arrays[name][part.place] for name in setup["acting"]}
+                worker.asking = AskingActor(own, partial(setup["ask"], part.group), partial(setup["wait"], part.group))
 
         def answer(kind: str, value: Any) -> tuple[Any, float]:
             if kind != "fill":
-                return worker.answer(kind, value), 0.0
+                return [worker.answer(kind, own) for worker, own in zip(workers, value, strict=True)], 0.0
             turn, first, end = value
             # A worker that is to catch up with others does not stop before their row.
             flag = stop if end is None else NEVER
-            parameters, version = published.read()
-            filled = worker.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
-            return filled, worker.stepper.seconds
+            # All parts stop before the same row: they see the flag as it is before the first of them steps.
+            seen: Flag = flag if len(parts) == 1 else bytearray(1)
+            published_now, version = published.read()
+            parameters = parameters_of(published_now, setup["shapes"])
+            fillings = [
+                worker.filling(buffer, parameters, version, seen, first, end)
+                for worker, buffer in zip(workers, buffers[turn], strict=True)
+            ]
+            filled = in_turn(fillings, lambda: seen.__setitem__(0, flag[0]))
+            seconds = max(worker.stepper.seconds for worker in workers)
+            return joined(filled, [worker.columns.start - workers[0].columns.start for worker in workers]), seconds
 
         yield answer
 

@@ -17,15 +17,16 @@ import torch
 from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState, Steering, closed, latest
-from hybridppo.environments.infos import Sums
+from hybridppo.environments.infos import Sums, summed
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
+from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of, twin_of
 from hybridppo.networks.numpy_actors import ArrayActor, NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.rollout import FinalObservations, Layout, Rollout
-from hybridppo.runners.acting import Acting
+from hybridppo.runners.acting import Acting, parts_of
 from hybridppo.runners.acting import layout as layout_of_acting
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
@@ -134,7 +135,8 @@ class Processes(LocalProcesses, Transport):
         self._published = PublishedParameters(self.arrays)
         if work.acting is not None:
             arrays = {name: self.arrays[name] for name in work.acting}
-            self.acting = Acting(arrays, work.columns, lambda worker: self.ask(worker, "acted", None))
+            parts = list(setup["parts"].values())
+            self.acting = Acting(arrays, parts, lambda worker, group: self.ask(worker, "acted", group))
         self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None
@@ -160,8 +162,8 @@ class Workers:
 
     A worker is a fresh interpreter that loads gymnasium and NumPy, not torch. Environments are seeded by their number,
     so the number of workers changes no result, except for an environment's own vectorised form, whose copies share one
-    generator. If workers do not act themselves (`acts`), the trainer acts for half of them at a time, and products of
-    matrices in torch may differ in their last bit for another number of rows.
+    generator. If workers do not act themselves (`acts`), the trainer acts for half of the environments at a time, and
+    products of matrices in torch may differ in their last bit for another number of rows.
 
     Args:
         source: makes the environments, as for `make_environments`.
@@ -199,6 +201,10 @@ class Workers:
         self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
         agents = template.num_agents
         self._shares = shares = divided(num_envs, num_workers)
+        # Halves of vectors whose copies share a generator would have other seeds.
+        parts = parts_of(shares, agents, halves=acts and isinstance(template, SubEnvironments))
+        self._parts = [part.envs for own in parts for part in own]
+        """The environments of each part of each worker."""
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
         sizes, names = (plan.num_steps, num_envs * agents), options.step_infos
@@ -212,6 +218,7 @@ class Workers:
             "distribution": plan.distribution,
             "memory": plan.memory,
             "num_envs": num_envs,
+            "parts": {share.start: own for share, own in zip(shares, parts, strict=True)},
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
         acting = layout_of_acting(num_envs * agents, template.encode, plan.distribution, plan.memory) if acts else None
@@ -333,9 +340,9 @@ class Workers:
 
         def begin(seed: int) -> None:
             for steering in self._steering:
-                _, problem = self.pool.call(worker, "steer", (steering,))
-                if problem is not None:
-                    raise problem
+                for _, problem in self.pool.call(worker, "steer", self._of(worker, [(steering,)] * len(self._parts))):
+                    if problem is not None:
+                        raise problem
 
         try:
             self.pool.replace(worker, error, self._seed_of(worker), begin)
@@ -343,8 +350,14 @@ class Workers:
             raise error from None
         self.on_loss(worker)
 
+    def _of(self, worker: int, of_parts: Sequence[Any]) -> list[Any]:
+        """The items of a worker's parts."""
+        share = self._shares[worker]
+        pairs = zip(self._parts, of_parts, strict=True)
+        return [item for part, item in pairs if share.start <= part.start < share.stop]
+
     def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method in each worker (`Worker.answer`), each with its arguments; return the results.
+        """Call a method of each part of each worker (`Worker.answer`) with its arguments; return the results.
 
         A worker that is lost is replaced, and asked again.
         """
@@ -352,13 +365,13 @@ class Workers:
         while waiting := [worker for worker in self.pool.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                    self.pool.ask(worker, kind, arguments[worker])
+                    self.pool.ask(worker, kind, self._of(worker, arguments))
             for worker, answer in self.pool.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self.replace(worker, answer)
                 else:
                     answers[worker] = answer
-        results, problems = zip(*(answers[worker][0] for worker in self.pool.workers), strict=True)
+        results, problems = zip(*chain.from_iterable(answers[worker][0] for worker in self.pool.workers), strict=True)
         for problem in filter(None, problems):
             raise problem
         return list(results)
@@ -366,31 +379,32 @@ class Workers:
     def take_infos(self) -> Sums:
         """As `Environments.take_infos`, of all workers."""
         found, self.infos = self.infos, []
-        names = dict.fromkeys(chain(*found))
-        return {name: np.sum([sums[name] for sums in found if name in sums], axis=0).tolist() for name in names}
+        return summed(found)
 
     def steer(self, steering: Steering) -> list[Any]:
         """As `Environments.steer`."""
-        found = self._ask("steer", [(steering,)] * len(self.columns))
+        found = self._ask("steer", [(steering,)] * len(self._parts))
         self._steering = latest(self._steering, steering)
         return [result for of_worker in found for result in of_worker]
 
     def restart(self, env_seed: int) -> None:
         """Reset every environment, the `i`-th with `env_seed + i`."""
         self._env_seed = env_seed
-        self._ask("restart", [(self._seed_of(worker),) for worker in range(len(self.columns))])
+        self._ask("restart", [(env_seed + part.start,) for part in self._parts])
 
     def state(self) -> StepperState:
         """As `Stepper.state`."""
-        parts = self._ask("state", [()] * len(self.columns))
+        parts = self._ask("state", [()] * len(self._parts))
         states, observations, remembered = zip(*parts, strict=True)
         return [state for part in states for state in part], np.concatenate(observations), np.concatenate(remembered)
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """As `Stepper.load_state`, also for another number of workers if each environment was saved separately."""
-        apart = states_of_workers(states, self.columns, f": num_workers={len(states)} goes on exactly")
-        pairs = zip(apart, self.columns, strict=True)
-        self._ask("load_state", [(own, observation[columns], remembered[columns]) for own, columns in pairs])
+        agents = self.num_agents
+        columns = [slice(part.start * agents, part.stop * agents) for part in self._parts]
+        apart = states_of_workers(states, columns, f": num_workers={len(states)} goes on exactly")
+        pairs = zip(apart, columns, strict=True)
+        self._ask("load_state", [(state, observation[own], remembered[own]) for state, own in pairs])
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""

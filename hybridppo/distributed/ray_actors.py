@@ -124,7 +124,7 @@ class RemoteSampler(RayWorker):
         self._buffer = Rollout(**arrays)
 
     def answer(self, kind: str, value: Any) -> Any:
-        """Answer "fill" with `FilledRows`; others as `Worker.answer`.
+        """Answer "fill" with `FilledRows`; others with a list of one, as `Worker.answer`.
 
         Args:
             kind: "fill", or as in `Worker.answer`.
@@ -134,7 +134,7 @@ class RemoteSampler(RayWorker):
         """
         if kind != "fill":
             self.seconds = 0.0
-            return self._worker.answer(kind, value)
+            return [self._worker.answer(kind, arguments) for arguments in value]
         turn, first, end, version, flat, noise = value
         self.flag[0] = 0
         if noise is not None:

@@ -150,6 +150,12 @@ class InfoNumbers:
         return found
 
 
+def summed(parts: Sequence[Sums]) -> Sums:
+    """The sums of several environments or processes together."""
+    names = dict.fromkeys(chain(*parts))
+    return {name: np.sum([sums[name] for sums in parts if name in sums], axis=0).tolist() for name in names}
+
+
 def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}

@@ -186,7 +186,7 @@ class Scripted(Transport):
         acts_by, self._acts_by[worker] = self._acts_by[worker], self._published
         share = self._served[worker]
         if kind != "fill":
-            return share.answer(kind, value), 0.0
+            return [share.answer(kind, arguments) for arguments in value], 0.0
         turn, first, end = value
         flag: Any = AfterSomeSteps(self.stop)
         return share.fill(self.buffers[turn].of(share.columns), *acts_by, flag, first, end), 1.0

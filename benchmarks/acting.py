@@ -3,14 +3,16 @@
     python benchmarks/acting.py
     python benchmarks/acting.py envpool
 
-The halves are the time of the steps of the busiest worker, and that of all calls of the actor. `envpool` compares
-EnvPool's two modes in its own environments instead, by turns.
+The halves, each measured alone, are the steps of the busiest worker and all calls of the actor. "second" is the simulated
+GPU of the tests, whose operations the CPU computes. `envpool` compares EnvPool's two modes instead, by turns.
 """
 
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -25,9 +27,11 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 
 CASES = (
-    (2, 0, 2.0, 2.0), (2, 2, 2.0, 2.0), (4, 4, 2.0, 2.0), (4, 2, 2.0, 2.0), (1, 1, 5.0, 0.0), (16, 16, 5.0, 0.0),
+    (2, 0, 2.0, 2.0, "cpu"), (2, 2, 2.0, 2.0, "cpu"), (4, 4, 2.0, 2.0, "cpu"), (4, 2, 2.0, 2.0, "cpu"),
+    (2, 2, 2.0, 2.0, "second"), (4, 2, 2.0, 2.0, "second"), (4, 1, 1.0, 2.0, "second"),
+    (1, 1, 5.0, 0.0, "cpu"), (16, 16, 5.0, 0.0, "cpu"),
 )  # fmt: skip
-"""Environments, workers, and the milliseconds of a step and of a call of the actor."""
+"""Environments, workers, the milliseconds of a step and of a call of the actor, and its device."""
 STEPS, ROLLOUTS = 100, 5
 POOLS = (("Pong-v5", 8, 4), ("Pong-v5", 16, 8), ("Pong-v5", 16, 4), ("CartPole-v1", 64, 32))
 """Environments of EnvPool, their number, and how many are received at a time in the asynchronous mode."""
@@ -66,10 +70,12 @@ class Network(nn.Module):
         return self.layer(rows)
 
 
-def sampling(source: Any, config: PPOConfig, num_workers: int = 0, env_kwargs: Any = None, **networks: Any) -> Any:
-    """Two functions: one samples a rollout and returns its seconds, the other closes the sampler."""
+def sampling(
+    source: Any, config: PPOConfig, num_workers: int = 0, env_kwargs: Any = None, device: str = "cpu", **networks: Any
+) -> Any:
+    """Three functions: one samples a rollout and returns its seconds, one closes the sampler, and one calls the actor."""
     options = EnvironmentOptions(env_kwargs=env_kwargs)
-    environments, placement = make_environments(source, config.num_envs, options), SingleDevice("cpu")
+    environments, placement = make_environments(source, config.num_envs, options), SingleDevice(device)
     agent = PPO(environments.observation_space, environments.action_space, config, **networks)
     placement.prepare(agent)
     sampler = make_sampler(
@@ -83,7 +89,11 @@ def sampling(source: Any, config: PPOConfig, num_workers: int = 0, env_kwargs: A
             sampler.collect(actor)
         return time.perf_counter() - start
 
-    return collect, sampler.close
+    def act(rows: Any) -> None:
+        with placement.sampling(agent) as actor:
+            actor(rows)
+
+    return collect, sampler.close, act
 
 
 def compare_modes(name: str, num_envs: int, batch_size: int, layer_norm: bool) -> dict[str, Any]:
@@ -95,8 +105,8 @@ def compare_modes(name: str, num_envs: int, batch_size: int, layer_norm: bool) -
         normalize_observations=False,
     )  # fmt: skip
     modes = [sampling(f"envpool/{name}", config, env_kwargs=own) for own in (None, {"batch_size": batch_size})]
-    seconds = [[collect() for collect, _ in modes] for _ in range(ROLLOUTS + 1)][1:]
-    for _, close in modes:
+    seconds = [[collect() for collect, *_ in modes] for _ in range(ROLLOUTS + 1)][1:]
+    for _, close, _ in modes:
         close()
     together, apart = (config.batch_size / statistics.median(each) for each in zip(*seconds, strict=True))
     return {
@@ -106,23 +116,35 @@ def compare_modes(name: str, num_envs: int, batch_size: int, layer_norm: bool) -
     }  # fmt: skip
 
 
-def measure(num_envs: int, num_workers: int, env_ms: float, actor_ms: float) -> dict[str, Any]:
-    """The median milliseconds of a step of all environments, and those of the longer half."""
+def measure(num_envs: int, num_workers: int, env_ms: float, actor_ms: float, device: str) -> dict[str, Any]:
+    """The median milliseconds of a step of all environments, and those of its halves."""
     config = PPOConfig(num_envs=num_envs, num_steps=STEPS, num_minibatches=1)
 
     def networks(*_: Any) -> Any:
         return Network(2, actor_ms / 1e3), Network(1, 0.0)
 
-    collect, close = sampling(partial(Sleeping, env_ms / 1e3), config, num_workers, networks=networks)
+    source = partial(Sleeping, env_ms / 1e3)
+    collect, close, act = sampling(source, config, num_workers, device=device, networks=networks)
     seconds = [collect() for _ in range(ROLLOUTS)]
     close()
-    calls, steps = min(2, max(1, num_workers)), -(-num_envs // max(1, num_workers))
-    longer = max(steps * env_ms, calls * actor_ms)
+    calls, steps = 2 if num_workers and num_envs > 1 else 1, -(-num_envs // max(1, num_workers))
+    env, rows = source(), np.zeros((-(-num_envs // calls), 4), np.float32)
+    halves = {"steps_ms": steps * median_ms(lambda: env.step(0)), "calls_ms": calls * median_ms(lambda: act(rows))}
     took = 1e3 * statistics.median(seconds[1:]) / STEPS
     return {
-        "num_envs": num_envs, "num_workers": num_workers, "env_ms": env_ms, "actor_ms": actor_ms,
-        "ms": took, "longer_half_ms": longer, "ratio": took / longer,
+        "num_envs": num_envs, "num_workers": num_workers, "env_ms": env_ms, "actor_ms": actor_ms, "device": device,
+        **halves, "ms": took, "ratio": took / max(halves.values()),
     }  # fmt: skip
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """The median milliseconds of a call."""
+    seconds = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds)
 
 
 def main() -> None:
@@ -132,7 +154,12 @@ def main() -> None:
     if of_pools:
         found = [compare_modes(*pool, layer_norm=of_torch) for pool in POOLS for of_torch in (False, True)]
     else:
-        found = [measure(*case) for case in CASES]
+        sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
+        from fake_accelerator import pretended_accelerator
+
+        with pretended_accelerator() as there:
+            devices = {"cpu": "cpu", "second": str(there.device)}
+            found = [measure(*case, devices[device]) for *case, device in CASES]
     texts = [[f"{each:.3g}" if isinstance(each, float) else str(each) for each in case.values()] for case in found]
     table = "\n".join(" | ".join(line) for line in ([*found[0]], *texts))
     machine.report("envpool" if of_pools else "acting", {"cases": found}, table)

@@ -391,8 +391,10 @@ class Pool(ABC):
         for worker in waiting:
             progress.setdefault(worker, (-1, time.monotonic()))
         self._listen_again(self._listened)
+        looked = time.monotonic()
         while waiting:
-            for worker in self.wait(waiting, seconds, together):
+            those = waiting if self.acting is None else self.acting.can_ask(waiting)
+            for worker in self.wait(those, seconds, together):
                 answer = self._received(worker)
                 if self.acting is not None and self.acting.notes(worker, answer):
                     continue
@@ -404,6 +406,9 @@ class Pool(ABC):
             if self.acting is not None:
                 self.acting.act_for(waiting)
             now = time.monotonic()
+            if self.acting is not None and now - looked < seconds:  # workers ask often
+                continue
+            looked = now
             for worker in list(waiting):
                 if at_start:
                     give_up_if_stopped(self.name(worker))

@@ -186,7 +186,8 @@ class PPOConfig(OfOnePolicy):
     supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
     rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT | BETWEEN_TRAININGS)
-    """CPU threads (default 1). None: chosen by `auto`, otherwise 1. Other counts change rounding.
+    """CPU threads (default 1). None: chosen by `auto`, otherwise 1. Other counts change rounding, which None allows
+    `auto` (also by workers for which the main process acts).
     Small networks are up to twice as slow with more than one thread; try more from layers of about 512 on, or of 256
     with minibatches of about 2048."""
     settings: dict[str, Any] = field(default_factory=dict, hash=False, metadata=ANY_TIME | {"json": True})

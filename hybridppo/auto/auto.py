@@ -48,6 +48,10 @@ SECONDS_WORTH_THREADS = 2e-3
 
 
 LAGS = "it learns from rollouts that are one update old; max_lag=1 (--max-lag 1) allows that"
+ROUNDS = (
+    "the main process would act for other numbers of rows, which rounds differently; torch_threads=None "
+    "(--torch-threads None) allows that, and num_workers=K (--num-workers K) asks for it"
+)
 TOO_LITTLE = f"its iterations are shorter, but with its start, the run is less than {MARGIN:.0%} faster"
 """Why a candidate was not chosen."""
 
@@ -76,8 +80,9 @@ def not_measured(device: Any, num_workers: int, torch_threads: int, line: str) -
 class Auto:
     """Tries placements briefly on the user's own work, and takes the fastest.
 
-    It chooses only placements that do not change the result of a seed. Overlap, division of environments that share a
-    generator, and other numbers of torch threads must be allowed explicitly.
+    It chooses only placements that do not change the result of a seed. Overlap and division of environments that share
+    a generator must be allowed explicitly; `torch_threads=None` in the configuration allows all numbers of torch
+    threads, and workers that only step, which round differently.
 
     Args:
         max_lag: 1 allows sampling and learning to overlap, with rollouts by parameters that are one update old. Above
@@ -150,12 +155,12 @@ class Limits:
     splits: bool = False
     """Whether the environments may be divided among processes without changing the result."""
     has_workers: bool = True
-    """Whether the actor can sample in another process at all."""
+    """Whether workers can act themselves on the CPU; else they only step, and round differently."""
     draws_on_device: bool = False
     """Whether sampling on an accelerator draws other noise than the CPU, so that it gives another result."""
     max_lag: int = 0
     any_threads: bool = False
-    """Whether every number of torch threads may be taken, each of which rounds differently."""
+    """Whether results may round differently, as by every number of torch threads, and by workers that only step."""
     torch_threads: int = 1
     """The configured number."""
     accelerator: str | None = None
@@ -163,10 +168,10 @@ class Limits:
     seconds_to_make: float = 0.0
     """Seconds to make the environments."""
 
-    def worker_counts(self, most: int) -> list[int]:
-        """The numbers of worker processes above 1 that may be chosen, at most so many."""
-        divides = self.num_workers is None and self.splits and self.has_workers
-        return doubled(min(self.cores, most)) if divides else []
+    def worker_counts(self, most: int, *, on_device: bool = False) -> list[int]:
+        """The numbers of workers above 1 that may be chosen, at most so many; `on_device` if the actor is on a GPU."""
+        divides = self.splits and (self.any_threads or (self.has_workers and not on_device))
+        return doubled(min(self.cores, most)) if divides and self.num_workers is None else []
 
 
 def limits_of(training: Training, environments: Environments, **of_run: Any) -> Limits:
@@ -219,8 +224,11 @@ class Search:
             workers = self.best.candidate.num_workers
             if self._improves(Candidate("hybrid", limits.accelerator, workers, limits.torch_threads)):
                 self._double("num_workers", limits.cores)
-            if not limits.num_workers and not limits.draws_on_device:
-                self._improves(Candidate("cuda", limits.accelerator, 0, limits.torch_threads))
+            asked = limits.num_workers or 0
+            if (asked or not limits.draws_on_device) and self._improves(
+                Candidate("cuda", limits.accelerator, asked, limits.torch_threads)
+            ):
+                self._double("num_workers", limits.cores)
         for device in ("cpu", limits.accelerator) if limits.max_lag else ():
             if device is not None:
                 self._overlap(device)
@@ -301,7 +309,7 @@ class Search:
         """Double a number while that makes the run faster, and the part that it divides is long enough."""
         part, counts = "learning", doubled(most)
         if what == "num_workers":
-            part, counts = "sampling", self.limits.worker_counts(min(most, self.training.config.num_envs))
+            part, counts = "sampling", self._worker_counts(most)
         for count in counts:
             now = getattr(self.best.candidate, what) or 1
             could_save = getattr(self.best, part) * (1.0 - now / count)
@@ -311,19 +319,31 @@ class Search:
             ):
                 return
 
+    def _worker_counts(self, most: int) -> list[int]:
+        most = min(most, self.training.config.num_envs)
+        return self.limits.worker_counts(most, on_device=self.best.candidate.name == "cuda")
+
     def _overlap(self, device: str) -> None:
         """Try overlap with this learning device, if there is a core for a worker beside the learner's threads."""
         limits, threads, workers = self.limits, self.best.candidate.torch_threads, self.best.candidate.num_workers
         if device == "cpu" and limits.any_threads:
             threads = max(1, min(threads, limits.cores - 1))
         room = limits.cores - (threads if device == "cpu" else 1)
-        if room < 1 or (limits.num_workers is None and not limits.has_workers):
+        if room < 1:
             return
-        workers = min(workers or 1, room) if limits.num_workers is None else limits.num_workers
+        # Without workers, a thread samples.
+        least = int(limits.has_workers)
+        workers = min(workers or least, room) if limits.num_workers is None else limits.num_workers
         if self._improves(Candidate("overlap", device, workers, threads, max_lag=1)):
             self._double("num_workers", room)
             if limits.max_lag > 1 and self.best.candidate.num_workers > 1:
                 self._improves(replace(self.best.candidate, max_lag=limits.max_lag))
+
+    def _could_step_only(self) -> bool:
+        """Whether workers that only step might be faster, and must be allowed."""
+        left_open = replace(self.limits, any_threads=True)
+        most, saves = self.training.config.num_envs, self.best.sampling > MARGIN * self.best.iteration
+        return saves and not self._worker_counts(most) and bool(left_open.worker_counts(most))
 
     def line(self) -> str:
         """The choice and its figures in one line."""
@@ -340,6 +360,8 @@ class Search:
         others = reasons_against(self.trials.values(), self.best, self.limits.max_lag) if self.trials else []
         if self.trials and self.limits.cores > 1 and not self.limits.max_lag:
             others.append(f"overlap: {LAGS}")
+        if self.trials and self._could_step_only():
+            others.append(f"workers: {ROUNDS}")
         return {
             "seconds": time.perf_counter() - self._began,
             "left_out": [*self.left_out, *others],

@@ -320,7 +320,10 @@ class _Check:
             report.add("note", "it says which actions are allowed ('action_mask')", fix)
         seen.judge(report)
         if report.seconds_per_step > SECONDS_WORTH_WORKERS and environments.device is None:
-            fix = "worker processes may pay: num_workers=2 and more, or placement auto, which measures it"
+            fix = (
+                "worker processes may pay, with any network: num_workers=2 and more, or placement auto, which measures "
+                "it (if only torch can compute the network, with torch_threads=None)"
+            )
             report.add("note", f"a step takes {shown_seconds(report.seconds_per_step)}", fix)
 
     def look_at_sending(self) -> None:

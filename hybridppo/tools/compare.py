@@ -79,17 +79,17 @@ def candidates(limits: Limits, num_envs: int) -> list[Candidate]:
     """The placements that this machine can run, the simplest first."""
     threads, more = limits.torch_threads, limits.worker_counts(num_envs)
     workers = [limits.num_workers or 0, *more]
-    overlapping = [1 if limits.num_workers is None else limits.num_workers, *(n for n in more if n < limits.cores)]
-    can_overlap = limits.has_workers or limits.num_workers == 0
+    least = int(limits.has_workers) if limits.num_workers is None else limits.num_workers
+    overlapping = [least, *(n for n in more if n < limits.cores)]
     found = [Candidate("cpu", "cpu", n, threads) for n in workers]
-    if limits.cores > 1 and can_overlap:
+    if limits.cores > 1:
         found += [Candidate("overlap", "cpu", n, threads, max_lag=1) for n in overlapping]
     if (device := limits.accelerator) is not None:
         found += [Candidate("hybrid", device, n, threads) for n in workers]
         found += [Candidate("migrate", device, n, threads) for n in workers]
-        found += [Candidate("overlap", device, n, threads, max_lag=1) for n in overlapping if can_overlap]
-        if not limits.num_workers and not limits.draws_on_device:
-            found.append(Candidate("cuda", device, 0, threads))
+        found += [Candidate("overlap", device, n, threads, max_lag=1) for n in overlapping]
+        acting = [limits.num_workers or 0, *limits.worker_counts(num_envs, on_device=True)]
+        found += [Candidate("cuda", device, n, threads) for n in acting if n or not limits.draws_on_device]
     return found
 
 

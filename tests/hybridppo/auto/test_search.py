@@ -95,6 +95,32 @@ def test_environments_stay_together_if_they_must(changes: dict[str, Any]) -> Non
     assert all(trial.candidate.num_workers <= 1 for trial in found.trials.values())
 
 
+def test_workers_that_only_step_must_be_allowed_because_they_round_differently() -> None:
+    limits = replace(LIMITS, has_workers=False)
+    chosen, found = searched(steps_are_slow, limits)
+    assert chosen == Candidate("cpu")
+    assert f"workers: {auto.ROUNDS}" in found.table(chosen)["left_out"]
+    chosen, found = searched(steps_are_slow, replace(limits, any_threads=True))
+    assert chosen.num_workers == 8
+    assert f"workers: {auto.ROUNDS}" not in found.table(chosen)["left_out"]
+
+
+def test_an_actor_on_a_device_may_have_workers() -> None:
+    def seconds(candidate: Candidate) -> tuple[float, float]:
+        return (0.1 if candidate.name == "cuda" else 1.0) / max(1, candidate.num_workers), 0.01
+
+    limits = replace(LIMITS, accelerator="cuda", has_workers=False)
+    assert searched(seconds, limits)[0] == Candidate("cuda", "cuda")
+    assert searched(seconds, replace(limits, any_threads=True))[0] == Candidate("cuda", "cuda", 8)
+    assert searched(seconds, replace(limits, num_workers=3))[0] == Candidate("cuda", "cuda", 3)
+
+
+def test_a_network_that_only_torch_can_compute_overlaps_in_a_thread() -> None:
+    limits = replace(LIMITS, has_workers=False, max_lag=1)
+    chosen, _ = searched(lambda candidate: (0.1 * (candidate.max_lag == 0), 0.1), limits)
+    assert chosen == Candidate("overlap", max_lag=1)
+
+
 def test_a_number_of_workers_that_was_asked_for_is_obeyed() -> None:
     chosen, found = searched(steps_are_slow, replace(LIMITS, num_workers=3))
     assert chosen == Candidate("cpu", num_workers=3)

@@ -34,6 +34,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], start: f
     [
         (Limits(10**6, 1), ["cpu"]),
         (Limits(10**6, 2), ["cpu", "overlap, 1 worker"]),
+        (
+            Limits(10**6, 2, splits=True, accelerator="cuda", has_workers=False, any_threads=True),
+            [
+                *("cpu", "cpu, 2 workers", "overlap", "hybrid", "hybrid, 2 workers", "migrate", "migrate, 2 workers"),
+                *("overlap on cuda", "cuda", "cuda, 2 workers"),
+            ],
+        ),
         (Limits(10**6, 4, num_workers=3), ["cpu, 3 workers", "overlap, 3 workers"]),
         (
             Limits(10**6, 4, splits=True),
@@ -45,7 +52,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], start: f
         ),
         (
             Limits(10**6, 2, accelerator="cuda", has_workers=False, draws_on_device=True),
-            ["cpu", "hybrid", "migrate"],
+            ["cpu", "overlap", "hybrid", "migrate", "overlap on cuda"],
         ),
     ],
 )

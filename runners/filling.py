@@ -445,9 +445,7 @@ class Stepper:
         Returns:
             How many rows of the buffer are filled, and the final observations of the new ones.
         """
-        filled: tuple[int, FinalObservations]
-        (filled,) = in_turn([self.filling(buffer, actor, stop, first, end, num_episodes)])
-        return filled
+        return in_turn([self.filling(buffer, actor, stop, first, end, num_episodes)])[0]
 
     def filling(
         self, buffer: Rollout, actor: Any, stop: Flag, first: int, end: int | None,

@@ -71,9 +71,7 @@ class Worker:
         self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
     ) -> Filled:
         """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
-        filled: Filled
-        (filled,) = in_turn([self.filling(buffer, parameters, version, stop, first, end)])
-        return filled
+        return in_turn([self.filling(buffer, parameters, version, stop, first, end)])[0]
 
     def filling(
         self, buffer: Rollout, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None

@@ -308,6 +308,17 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
     assert bool(machine.graphs) == cuda_graphs
 
 
+@pytest.mark.parametrize("kind", ["a memory", "squashed noise of the state"])
+def test_states_and_noise_of_workers_go_to_the_device_and_back(kind: str, machine: Machine) -> None:
+    config = replace(CONFIG, num_envs=3, num_minibatches=1, **KINDS_OF_UPDATES[kind][0])
+    placements = Mirrored(machine.device, machine.device, max_lag=1), Mirrored("cpu", "cpu", max_lag=1)
+    found, expected = (
+        values_of(train(placement, config, env=Ragged, updates=3, num_workers=workers))
+        for placement, workers in zip(placements, (2, 0), strict=True)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("place", "expected", "cuda_graphs"),
     only_by_default(

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -311,38 +311,39 @@ class RayEnvironments(Environments):
         self._pool = RayPool(RemoteEnvironments, role, self._shares, setup)
         self._pool.start_all([0] * num_workers)
 
-    def _answers(self, method: str, arguments: Iterable[Any]) -> list[Any]:
-        """Each worker's answer to a call with its own arguments, or its `WorkerLostError` if it may be replaced."""
+    def _answers(
+        self, method: str, arguments: Iterable[Any], of_lost: Callable[[int, WorkerLostError], Any] | None = None
+    ) -> list[Any]:
+        """Each worker's answer to a call with its own arguments.
+
+        If lost workers may be replaced, the answer of one is the result of `of_lost`, which takes the worker and the
+        error; else the error is raised.
+        """
         for worker, own in enumerate(arguments):
             self._pool.ask(worker, method, own)
         answers: list[Any] = [None] * len(self._shares)
         for worker, answer in self._pool.answers(self._pool.workers, together=True):
             answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
-        for answer in answers:
-            if isinstance(answer, WorkerLostError) and not self._pool.restarts:
-                raise answer
+        for worker, answer in enumerate(answers):
+            if isinstance(answer, WorkerLostError):
+                if of_lost is None or not self._pool.restarts:
+                    raise answer
+                answers[worker] = of_lost(worker, answer)
         return answers
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed = seed
-        answers = self._answers("reset", [(seed + share.start,) for share in self._shares])
-        return np.concatenate(
-            [
-                self._replace(worker, answer) if isinstance(answer, WorkerLostError) else answer
-                for worker, answer in enumerate(answers)
-            ]
-        )
+        seeds = [(seed + share.start,) for share in self._shares]
+        return np.concatenate(self._answers("reset", seeds, self._replace))
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
         own = [map_parts(operator.itemgetter(columns), actions) for columns in self._columns]
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
-        for worker, answer in enumerate(self._answers("step", own)):
-            first = self._columns[worker].start
-            if isinstance(answer, WorkerLostError):
-                answer = self._step_of_another(worker, answer)
-            *part, of, final, restarted, absent, waiting = answer
+        answers = self._answers("step", own, self._step_of_another)
+        for columns, (*part, of, final, restarted, absent, waiting) in zip(self._columns, answers, strict=True):
+            first = columns.start
             parts.append((*part, absent, waiting))
             finals_of += [first + env for env in of]
             finals += final
@@ -379,9 +380,6 @@ class RayEnvironments(Environments):
 
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
         answers = self._answers("steer", [(steering,)] * len(self._shares))
-        for answer in answers:
-            if isinstance(answer, WorkerLostError):
-                raise answer
         self._steering = latest(self._steering, steering)
         return list(chain(*answers))
 
@@ -397,9 +395,9 @@ class RayEnvironments(Environments):
         self._states("load_state", zip(states_of_workers(states, self._columns), each_rows, own, strict=True))
 
     def _states(self, method: str, arguments: Iterable[Any]) -> list[Any]:
-        answers = self._answers(method, arguments)
+        answers = self._answers(method, arguments, lambda worker, lost: lost)  # the next step replaces it
         for answer in answers:
-            if isinstance(answer, (WorkerLostError, EnvStateError)):  # the next step replaces a lost one
+            if isinstance(answer, (WorkerLostError, EnvStateError)):
                 raise EnvStateError(str(answer))
         return answers
 

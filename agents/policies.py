@@ -246,6 +246,8 @@ class Policies:
     """Name of the agent in files."""
     config_type = PoliciesConfig
     custom_parts: ClassVar[tuple[str, ...]] = ()
+    own: ClassVar[Mapping[str, object]] = {}
+    """Custom parts that a file cannot hold: none."""
 
     def __init__(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: PoliciesConfig, *, seed: int = 0
@@ -305,11 +307,6 @@ class Policies:
     def records_graphs(self) -> bool:
         """Whether all agents record graphs."""
         return all(agent.records_graphs for agent in self.agents.values())
-
-    @property
-    def own(self) -> dict[str, object]:
-        """Custom parts that a file cannot hold: none."""
-        return {}
 
     def like(self, config: PoliciesConfig, *, seed: int = 0) -> "Policies":
         """New agents with the same spaces."""

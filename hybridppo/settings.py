@@ -47,7 +47,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 from hybridppo.system.signals import Interruption
 from hybridppo.system.threads import kernels_taken
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, SECONDS, SHARE, check_fields, is_number, require
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, SECONDS, SHARE, check_fields, require
 
 logger = logging.getLogger(__name__)
 
@@ -319,12 +319,6 @@ class RunOptions:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        require(
-            self,
-            "target_return",
-            self.target_return is None or is_number(self.target_return),
-            "must be a finite number",
-        )
         check_fields(self)
         logger_names(self.track)
         for name in ("track_project", "track_entity", "track_name", "track_tags"):

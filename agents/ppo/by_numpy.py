@@ -69,14 +69,8 @@ class NumpyBackend(Backend):
                 self._num_threads = 1
 
     def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
-        @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # as in `PPO.update`, for each thread
-        def quietly(number: int) -> None:
-            work(number)
-
-        if count > 1:
-            self._threads.run(quietly, count)
-        else:
-            work(0)
+        quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # as in `PPO.update`, for each thread
+        self._threads.run(quietly(work), count)
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, with arrays."""

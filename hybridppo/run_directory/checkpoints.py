@@ -115,7 +115,6 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         "evaluation": None,
         "state": state,
     }
-    header["sha256"] = _checksum(header)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     _remove(temporary)
     try:
@@ -178,13 +177,12 @@ def judge(folder: Path, return_mean: float) -> None:
     path = folder / STATE
     header = {name: value for name, value in json.loads(read_file(path)).items() if name != "sha256"}
     header["evaluation"] = return_mean
-    header["sha256"] = _checksum(header)
     replace_synced(path, _written(header))
 
 
 def _written(header: Header) -> bytes:
-    """The header as JSON on one line: with indentation, a state of many environments takes ten times as long."""
-    return json.dumps(header, allow_nan=False).encode()
+    """The header with its checksum, as JSON on one line: with indentation, a large state takes ten times as long."""
+    return json.dumps({**header, "sha256": _checksum(header)}, allow_nan=False).encode()
 
 
 def _read_header(folder: Path) -> Header:

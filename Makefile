@@ -11,11 +11,12 @@
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-peers  the same beside PPO of other libraries, each in an environment of its own
 # make bench-all  speed, memory, learning and placements without a GPU, and the tables of benchmarks/README.md
-# make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
+# make gpu-day  on a machine with a CUDA device: its tests and measurements, in 25 minutes (options: make gpu-day
+#               ARGS="--minutes 9 --output day"; with wheels of benchmarks/carry.py and no .venv: WHEELS=folder)
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test oldest lint slow gpu extras docs notebooks wheel bench bench-peers bench-all bench-gpu clean
+.PHONY: train test oldest lint slow gpu extras docs notebooks wheel bench bench-peers bench-all gpu-day clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -66,10 +67,8 @@ bench: $(VENV)/installed-bench
 bench-peers: $(VENV)/installed-extras
 	$(BIN)/python benchmarks/field.py $(ARGS)
 
-bench-gpu: $(VENV)/installed-bench
-	$(BIN)/python -m pytest -m gpu $(ARGS)
-	$(BIN)/python benchmarks/gpu.py
-	$(BIN)/python scripts/compare_placements.py
+gpu-day: $(if $(WHEELS),,$(VENV)/installed-bench)
+	$(if $(WHEELS),$(PYTHON),$(BIN)/python) benchmarks/gpu.py $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 
 bench-all: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/speed.py --cases small,wide,lander,cheetah,racing

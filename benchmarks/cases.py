@@ -32,6 +32,8 @@ class Case:
     num_minibatches: int = 4
     has_images: bool = False
     """Whether observations are images. If so, the convolutions of Mnih et al. come first, and ReLU replaces tanh."""
+    device: str = "cpu"
+    """The device of another library; this library has a placement."""
 
     @property
     def batch_size(self) -> int:

@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--torch-threads", type=int, default=1, help="of hybridppo")
     parser.add_argument("--num-workers", type=int, help="of hybridppo")
     parser.add_argument("--vectorization", default="auto", help="of hybridppo")
+    parser.add_argument("--device", default="cpu", help="of stable-baselines3 and skrl")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
     parser.add_argument("--num-envs", type=int, help="the same work with this many environments")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
@@ -59,7 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.processor_time:
         count_processor_time()
-    case = ALL_CASES[arguments.case]
+    case = replace(ALL_CASES[arguments.case], device=arguments.device)
     if arguments.num_envs is not None:
         case = case.with_envs(arguments.num_envs)
     if arguments.iterations is not None:

@@ -2,7 +2,7 @@
 
     make bench-peers
     python benchmarks/field.py --peers stable-baselines3,skrl,SBX --cases small --rounds 3
-    python benchmarks/field.py --checkouts ~/src         # which holds clones of `cleanrl` and `purejaxrl`
+    python benchmarks/field.py --checkouts ~/src         # which holds clones of `cleanrl`, `LeanRL`, `purejaxrl`
     python benchmarks/field.py --install-only            # versions and sizes
 
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
@@ -56,6 +56,7 @@ PEERS: dict[str, Peer] = {
     "sb3-contrib": Peer(("sb3-contrib",)),
     "SBX": Peer(("sbx-rl",)),
     "CleanRL": Peer(("tyro", "tensorboard"), checkout="cleanrl"),
+    "LeanRL": Peer(("tyro", "tensordict", "tqdm"), checkout="LeanRL"),
     "skrl": Peer(("skrl",)),
     "Tianshou": Peer(("tianshou",)),
     "TorchRL": Peer(("torchrl",)),
@@ -183,12 +184,7 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
     reasons: dict[str, str] = {}
 
     def take(command: list[str]) -> dict[str, Any]:
-        try:
-            turn = take_turn(command)
-        except subprocess.CalledProcessError as error:
-            turn = {"left_out": f"its turn ends with exit code {error.returncode}"}
-        except (json.JSONDecodeError, IndexError):
-            turn = {"left_out": "its turn prints no result"}
+        turn = take_turn(command)
         if "left_out" in turn:
             reasons[contestants[tuple(command)]] = turn["left_out"]
         return turn
@@ -255,7 +251,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="the folder of the environments")
-    parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `purejaxrl`")
+    parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl`, `LeanRL` and `purejaxrl`")
     parser.add_argument("--install-only", action="store_true")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()

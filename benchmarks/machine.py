@@ -5,6 +5,9 @@
 prints them. Every result file holds the same under `machine`.
 """
 
+import functools
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -14,13 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
 RESULTS = Path(__file__).parent / "results"
 
 
+@functools.cache
 def describe() -> dict[str, Any]:
     """What a reader needs to judge the figures; what cannot be found out is None."""
     return {
@@ -33,7 +36,7 @@ def describe() -> dict[str, Any]:
         "blas_kernels": _blas_kernels(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gymnasium": gym.__version__,
+        "gymnasium": importlib.metadata.version("gymnasium") if importlib.util.find_spec("gymnasium") else None,
         "numpy": np.__version__,
     }
 

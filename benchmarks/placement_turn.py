@@ -12,13 +12,13 @@ process loads once.
 import argparse
 import json
 import os
-import threading
 import time
 from typing import Any
 
 import textbook
 import torch
 from settings import cleanrl
+from watch import Watch
 
 import hybridppo
 from hybridppo import DDPGConfig, Migrating, Mirrored, PPOConfig
@@ -65,38 +65,10 @@ def ddpg_config(arguments: argparse.Namespace, threads: int) -> DDPGConfig:
     return DDPGConfig(hidden_sizes=arguments.hidden_sizes, learning_starts=min(500, steps // 4), torch_threads=threads)
 
 
-class GpuWatch:
-    """The mean utilization of the first CUDA device in percent, and its peak memory in MiB; None without a device.
-
-    torch cannot tell the utilization without NVML's bindings (`nvidia-ml-py`): the mean is then None.
-    """
-
-    def __enter__(self) -> "GpuWatch":
-        self._answers: list[float] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-            self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.1):
-            try:
-                self._answers.append(torch.cuda.utilization())
-            except ModuleNotFoundError:
-                return
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def result(self) -> dict[str, float | None]:
-        """The findings."""
-        memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
-        mean = sum(self._answers) / len(self._answers) if self._answers else None
-        return {"gpu_utilization": mean, "gpu_memory_mib": memory}
+def gpu_figures(watch: Watch) -> dict[str, float | None]:
+    """The mean use of the first CUDA device in percent, and the peak of torch's own memory in MiB."""
+    memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+    return {"gpu_utilization": watch.found()["gpu_percent"], "gpu_memory_mib": memory}
 
 
 def placement_of(arguments: argparse.Namespace) -> Any:
@@ -140,7 +112,7 @@ def train(arguments: argparse.Namespace, threads: int, episodes: int, steps: int
 
     is_ddpg = arguments.rollout == DDPG
     cpu_start, wall_start = cpu_seconds(), time.perf_counter()
-    with GpuWatch() as watch:
+    with Watch(0.1) as watch:
         result = hybridppo.train(
             "Pendulum-v1" if is_ddpg else ENV_ID,
             total_steps=NO_LIMIT if steps is None else steps,
@@ -165,7 +137,7 @@ def train(arguments: argparse.Namespace, threads: int, episodes: int, steps: int
         "publishes": metrics["publishes"],
         "bytes_copied": metrics["bytes_copied"],
         "return_mean": metrics["episode_return_mean"],
-        **watch.result(),
+        **gpu_figures(watch),
     }
 
 
@@ -179,9 +151,9 @@ def run_textbook(arguments: argparse.Namespace) -> dict[str, Any]:
         "threads": arguments.threads,
     }
     textbook.train(textbook.Settings(**settings, episodes=WARMUP_EPISODES))
-    with GpuWatch() as watch:
+    with Watch(0.1) as watch:
         result = textbook.train(textbook.Settings(**settings, episodes=arguments.episodes))
-    return {**result, "seconds_copying": 0.0, "publishes": None, "bytes_copied": None, **watch.result()}
+    return {**result, "seconds_copying": 0.0, "publishes": None, "bytes_copied": None, **gpu_figures(watch)}
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -113,7 +113,10 @@ def take_turn(work: Work, candidate: Candidate, *, episodes: int, seed: int) -> 
         environment = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
     else:
         command += ["--threads", str(candidate.threads)]
-    return turns.take_turn(command, environment)
+    turn = turns.take_turn(command, environment)
+    if "left_out" in turn:
+        raise RuntimeError(f"{candidate.name}: {turn['left_out']}")
+    return turn
 
 
 def measure(works: Sequence[Work], *, episodes: int, seeds: int, report: Callable[[str], object]) -> list[Row]:

@@ -1,12 +1,15 @@
 """Contestants by turns: each turn is a process of its own, and the last line of its output is its result, as JSON."""
 
+import contextlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import machine
@@ -15,12 +18,44 @@ Turn = dict[str, Any]
 Round = dict[str, Turn]
 
 
-def take_turn(command: list[str], environment: dict[str, str] | None = None, cwd: Path | None = None) -> Turn:
-    """Run one process to its end, by default in `machine.environment`; returns its result."""
+def take_turn(command: list[str], environment: dict[str, str] | None = None, limit: float | None = None) -> Turn:
+    """Run one process to its end, by default in `machine.environment`.
+
+    Returns its result; if there is none, or not within the limit of seconds, `left_out` has the reason.
+    """
     environment = machine.environment() if environment is None else environment
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=cwd)
-    turn: Turn = json.loads(output.stdout.splitlines()[-1])
-    return turn
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        # Files: the end of a pipe waits for the processes that the process has started.
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return {"left_out": f"its turn took longer than {limit:.0f} s"}
+        finally:
+            end(process)
+            errors.seek(0)
+            said = errors.read()
+            sys.stderr.write(said)
+        if code:
+            return {"left_out": f"its turn ends with exit code {code}: {last_line(said)}"}
+        output.seek(0)
+        try:
+            turn: Turn = json.loads(last_line(output.read()))
+        except json.JSONDecodeError:
+            return {"left_out": "its turn prints no result"}
+        return turn
+
+
+def end(process: "subprocess.Popen[Any]") -> None:
+    """End a process that leads a session, and where the system can, all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+    process.wait()
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty, or nothing."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def take_turns(
@@ -56,21 +91,32 @@ def take_turns(
     return finished
 
 
-def history_of(env: Any, warm_up: float, seconds: float, **options: Any) -> list[tuple[float, dict[str, float]]]:
-    """Train for some seconds after a warm-up; returns when each later iteration ended, and its metrics."""
+def history_of(
+    env: Any, warm_up: float, seconds: float, *, least: int = 1, **options: Any
+) -> list[tuple[float, dict[str, float]]]:
+    """Train for some seconds after a warm-up, each of which has at least so many iterations.
+
+    Returns when each counted iteration ended, and its metrics; the first entry is the end of the warm-up.
+    """
     import hybridppo
 
     history: list[tuple[float, dict[str, float]]] = []
+    warming = True
 
     class Watch(hybridppo.Callback):
         def on_iteration(self, run: Any, metrics: dict[str, float]) -> None:
+            nonlocal warming
             history.append((time.perf_counter(), metrics))
-            if history[-1][0] - history[0][0] > warm_up + seconds:
+            if history[-1][0] - history[0][0] < (warm_up if warming else seconds) or len(history) <= least:
+                return
+            if warming:
+                del history[:-1]
+                warming = False
+            else:
                 run.stop("it was long enough")
 
     hybridppo.train(env, total_steps=10**9, seed=0, progress=False, callbacks=[Watch()], **options)
-    begun = next(i for i, (at, _) in enumerate(history) if at - history[0][0] >= warm_up or i == len(history) - 2)
-    return history[begun:]
+    return history
 
 
 def medians(rounds: list[Round], name: str) -> dict[str, float]:

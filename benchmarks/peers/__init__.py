@@ -17,6 +17,7 @@ TURNS = {
     "sb3-contrib": "sb3_contrib",
     "SBX": "sbx",
     "CleanRL": "cleanrl",
+    "LeanRL": "leanrl",
     "skrl": "skrl",
     "Tianshou": "tianshou",
     "TorchRL": "torchrl",
@@ -28,10 +29,14 @@ TURNS = {
     "PureJaxRL": "purejaxrl",
 }
 """The libraries that are measured, and the files of their turns."""
+GAMES = ("stable-baselines3", "rl_games")
+"""Those whose turns preprocess Atari games."""
 
 
 def run(name: str, case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     """A turn of a library, on one torch thread. `checkouts` is the argument of `turn.py`."""
+    if case.env_id.startswith("ALE/") and name not in GAMES:
+        return {"left_out": "its turn does not preprocess Atari games"}
     torch.set_num_threads(1)
     torch.manual_seed(0)
     found: dict[str, Any] = importlib.import_module(f"peers.{TURNS[name]}").run(case, checkouts)

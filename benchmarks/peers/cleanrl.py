@@ -57,7 +57,8 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         "max-grad-norm": case.max_grad_norm,
     }
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    sys.argv = ["ppo.py", *flags, "--no-cuda", "--no-anneal-lr", "--no-clip-vloss"]
+    flags += ["--cuda" if case.device == "cuda" else "--no-cuda", "--no-anneal-lr", "--no-clip-vloss"]
+    sys.argv = ["ppo.py", *flags]
     np.random.shuffle = shuffled
     with tempfile.TemporaryDirectory() as folder:
         inside = source.replace('f"runs/', f'f"{folder}/')  # its logs

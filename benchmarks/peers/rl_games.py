@@ -74,7 +74,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             "name": "case",
             "env_name": "case",
             "train_dir": folder,
-            "device": "cpu",
+            "device": case.device,
             "num_actors": case.num_envs,
             "horizon_length": case.num_steps,
             "minibatch_size": case.minibatch_size,

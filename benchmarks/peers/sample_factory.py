@@ -38,7 +38,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             "env": case.env_id,
             "train_dir": folder,
             "experiment": "field",
-            "device": "cpu",
+            "device": "gpu" if case.device == "cuda" else "cpu",
             "serial_mode": True,
             "async_rl": False,
             "num_workers": 1,

@@ -12,7 +12,7 @@ from cases import Case, Mark, work_done
 
 
 def their_agent(case: Case, environments: Any, library: str = "stable_baselines3", name: str = "PPO") -> Any:
-    """The case's settings for stable-baselines3 or a relative of it: on the CPU, without a log."""
+    """The case's settings for stable-baselines3 or a relative of it, without a log."""
     PPO = getattr(importlib.import_module(library), name)  # noqa: N806 - a class
 
     heads = list(case.hidden_sizes)
@@ -41,7 +41,7 @@ def their_agent(case: Case, environments: Any, library: str = "stable_baselines3
         max_grad_norm=case.max_grad_norm,
         policy_kwargs=policy,
         seed=0,
-        device="cpu",
+        device=case.device,
         verbose=0,
     )
 
@@ -55,12 +55,11 @@ def their_environments(case: Case, vector: str) -> Any:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
     is_game = case.env_id.startswith("ALE/")
-    if is_game:
-        importlib.import_module("ale_py")  # which registers its games
 
     def make() -> Any:
         if not is_game:
             return gym.make(case.env_id)
+        importlib.import_module("ale_py")  # which registers its games, in every process
         game = gym.make(case.env_id, frameskip=1)  # the wrapper skips frames
         return AtariWrapper(game, terminal_on_life_loss=False, clip_reward=False)
 

@@ -26,7 +26,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     actions = environments.action_space
     is_discrete = isinstance(actions, gym.spaces.Discrete)
     seen = environments.observation_space
-    spaces: dict[str, Any] = {"observation_space": seen, "action_space": actions, "device": "cpu"}
+    spaces: dict[str, Any] = {"observation_space": seen, "action_space": actions, "device": case.device}
 
     def rows(inputs: dict[str, Any]) -> torch.Tensor:
         """Observations, which skrl passes to models flattened, in their own shape."""
@@ -79,7 +79,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
 
     agent = Marked(
         models={"policy": Discrete() if is_discrete else Continuous(), "value": Value()},
-        memory=RandomMemory(memory_size=case.num_steps, num_envs=case.num_envs, device="cpu"),
+        memory=RandomMemory(memory_size=case.num_steps, num_envs=case.num_envs, device=case.device),
         **spaces,
         cfg={
             "rollouts": case.num_steps,

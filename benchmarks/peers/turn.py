@@ -22,13 +22,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=peers.TURNS)
     parser.add_argument("case", choices=ALL_CASES)
+    parser.add_argument("--device", default="cpu", help="which computes all of it (default %(default)s)")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
-    parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `purejaxrl`")
+    parser.add_argument("--checkouts", type=Path, help="a folder with clones of the scripts")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     if arguments.processor_time:
         count_processor_time()
-    case = ALL_CASES[arguments.case]
+    case = replace(ALL_CASES[arguments.case], device=arguments.device)
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     print("\n" + json.dumps(peers.run(arguments.peer, case, arguments.checkouts)))

@@ -91,7 +91,7 @@ NOT_RUN = {
     "make train": REPOSITORY,
     "make test": REPOSITORY,
     "make gpu": REPOSITORY,
-    "make bench-gpu": REPOSITORY,
+    "make gpu-day": REPOSITORY,
     "python scripts/release.py": REPOSITORY,
     "hybridppo train HalfCheetah-v5 --placement": GPU,
     "python tests/tools/": REPOSITORY,

@@ -29,17 +29,17 @@ FILES = ("cleanrl/cleanrl/ppo.py", "LeanRL/leanrl/ppo_continuous_action_torchcom
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def own_requirements() -> list[str]:
-    """What this library needs, with its tests, Pong and HalfCheetah; also NVML's bindings."""
+def own_requirements(extras: list[str]) -> list[str]:
+    """What this library needs, with these extras; also NVML's bindings."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     texts = [setup["options"]["install_requires"]]
-    texts += [setup["options.extras_require"][extra] for extra in ("test", "atari", "mujoco")]
+    texts += [setup["options.extras_require"][extra] for extra in extras]
     return [line for text in texts for line in text.splitlines() if line] + ["nvidia-ml-py"]
 
 
 def platform_flags(python: str) -> list[str]:
-    """Of pip: wheels for x86-64 Linux and this version of Python."""
+    """The flags of pip for wheels of x86-64 Linux and this version of Python."""
     names = [f"manylinux_2_{minor}" for minor in range(39, 4, -1)] + ["manylinux2014", "manylinux2010", "manylinux1"]
     platforms = [flag for name in names for flag in ("--platform", f"{name}_x86_64")]
     return ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]
@@ -99,9 +99,11 @@ def read_present(path: Path) -> dict[str, str]:
     return found
 
 
-def pack(folder: Path, python: str, present: dict[str, str], peers: list[str], checkouts: Path | None) -> None:
+def pack(
+    folder: Path, python: str, present: dict[str, str], extras: list[str], peers: list[str], checkouts: Path | None
+) -> None:
     """Fill the folder."""
-    common = closure(own_requirements(), python, present)
+    common = closure(own_requirements(extras), python, present)
     there = present | {normal(name): version for name, version in common.items()}
     wanted = {COMMON: common}
     for peer in peers:
@@ -158,10 +160,12 @@ def main() -> None:
     parser.add_argument("--present", type=Path, required=True, help="what `pip list --format=freeze` prints there")
     parser.add_argument("--python", default="3.12", help="its version there (default %(default)s)")
     parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `LeanRL`")
+    parser.add_argument("--extras", default="test,atari,mujoco", help="also envpool, of 53 MB (default %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
     arguments = parser.parse_args()
-    present, peers = read_present(arguments.present), [peer for peer in arguments.peers.split(",") if peer]
-    pack(arguments.folder, arguments.python, present, peers, arguments.checkouts)
+    present, extras = read_present(arguments.present), arguments.extras.split(",")
+    peers = [peer for peer in arguments.peers.split(",") if peer]
+    pack(arguments.folder, arguments.python, present, extras, peers, arguments.checkouts)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 Its parts, in this order. Each has a share of the time, and what a part does not need goes to those behind it.
 
     tests     the tests that need a CUDA device
-    images    Pong: placements, 8, 64 and 256 environments, 0 to 16 workers, and two for each core
+    images    Pong: placements, 8, 64 and 256 environments, no workers to two for each core; EnvPool's Pong
     field     PPO of other libraries on the device, on the same work (`peers`)
     sizes     placements for CartPole and HalfCheetah, with two layers of 64, 256 and 1,024
     batched   CartPole on torch tensors by the number of environments, on the device and stepped from the host
@@ -19,9 +19,9 @@ missing, it takes longer than `--limit`, or no time is left. A row of this libra
 The rows of other libraries are their own turns (`field.py`), whose use of the machine includes their start. The share
 of the bound is `max(sampling, learning)` of a training over the time of its iterations: 1 if one hides the other.
 
-Needed are a CUDA device, about 16 cores, and the packages of `make bench` (parts also of ale-py, mujoco, and of each
-peer). The use of the device is measured by `nvidia-ml-py` or nvidia-smi, that of the cores by psutil. On a machine
-without network, which has torch, bring the packages as wheels (`carry.py`): `make gpu-day WHEELS=FOLDER`.
+Needed are a CUDA device, about 16 cores, and the packages of `make bench`; parts also need ale-py, EnvPool, mujoco, and
+the peers. `nvidia-ml-py` or nvidia-smi measures the use of the device, psutil that of the cores. On a machine without
+network, which has torch, bring the packages as wheels (`carry.py`): `make gpu-day WHEELS=FOLDER`.
 """
 
 import argparse
@@ -49,13 +49,12 @@ from watch import Watch
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 SHARES = {"tests": 0.12, "images": 0.33, "field": 0.25, "sizes": 0.2, "batched": 0.1}
-"""Of the time, in the order of the parts."""
+"""The parts in their order, and the share of the time of each."""
 WARM_UP = 1.0
 """Most seconds of a training that do not count, unless three iterations take longer."""
 LEAST = 3
 """Iterations that count, at least, and those before them."""
 NO_TIME = "no time was left for it"
-PONG = {"env_id": "ALE/Pong-v5", "hidden_sizes": "512"}
 PLACEMENTS = ("cpu", "cuda", "migrate", "hybrid", "overlap", "overlap, cpu and cpu", "overlap, cuda and cuda")
 
 
@@ -65,21 +64,30 @@ def share_of(part: str, parts: list[str], left: float) -> float:
 
 
 def image_cells(cores: int) -> list[Row]:
-    """Trainings in Pong, the most telling first: rollouts of 1,024 to 4,096 steps, by placement and workers."""
-    best = {8: (0, 8), 64: (0, cores, 2 * cores), 256: (0, cores, 2 * cores)}
-    cells = [
+    """Trainings in Pong, the most telling first: rollouts of 1,024 to 4,096 steps, by placement and workers.
+
+    Without workers, threads in C++ step the games, one for each core.
+    """
+    numbers = {8: (0, 8), 64: (0, cores, 2 * cores), 256: (0, cores, 2 * cores)}
+    order = [
         (envs, placement, workers)
-        for envs, numbers in best.items()
-        for placement, workers in product(("cuda", "overlap, cuda and cuda", "hybrid", "overlap"), numbers)
+        for envs, of_envs in numbers.items()
+        for placement, workers in product(("cuda", "overlap, cuda and cuda", "hybrid", "overlap"), of_envs)
+        if (placement, workers) != ("overlap", 0)  # which would sample with the trainer's own Python
     ]
-    cells += product((8, 64, 256), ("cuda", "overlap, cuda and cuda"), (1, 4))
-    cells += [(8, "cpu", 0), (8, "cuda", 2), *((64, "cuda", workers) for workers in (2, 8))]
-    # Overlap without workers samples in a thread of the trainer: of the actors on a CPU, workers sample.
-    found = [cell for cell in dict.fromkeys(cells) if cell[2] <= cell[0] and (cell[1], cell[2]) != ("overlap", 0)]
-    return [
-        {**PONG, "num_envs": envs, "num_steps": {8: 128, 64: 32, 256: 16}[envs], "placement": placement,
+    order += product((8, 64, 256), ("cuda", "overlap, cuda and cuda"), (1, 4))
+    order += [(8, "cpu", 0), (8, "cuda", 2), (64, "cuda", 2), (64, "cuda", 8)]
+    steps = {8: 128, 64: 32, 256: 16}
+    shape = {"hidden_sizes": "512"}
+    cells = [
+        {**shape, "env_id": "ALE/Pong-v5", "num_envs": envs, "num_steps": steps[envs], "placement": placement,
          "num_workers": workers, "torch_threads": cores if placement == "cpu" else 1}
-        for envs, placement, workers in found
+        for envs, placement, workers in dict.fromkeys(order) if workers <= envs
+    ]  # fmt: skip
+    return cells + [
+        {**shape, "env_id": "envpool/Pong-v5", "num_envs": envs, "num_steps": steps[envs], "placement": "cuda",
+         "batch_size": at_once}
+        for envs in (64, 256) for at_once in (envs // 2, envs)
     ]  # fmt: skip
 
 
@@ -127,11 +135,12 @@ def trained(cell: Row, device: str, seconds: float) -> Row:
         env = partial(TorchCartPole, cell["num_envs"], device if cell["on"] == "cuda" else "cpu")
     fields = {key: cell[key] for key in ("num_envs", "num_steps", "num_epochs", "torch_threads") if key in cell}
     sizes = tuple(int(size) for size in cell["hidden_sizes"].split(","))
-    workers = {"num_workers": cell["num_workers"]} if "num_workers" in cell else {}
+    options = {"num_workers": cell["num_workers"]} if "num_workers" in cell else {}
+    options |= {"env_kwargs": {"batch_size": cell["batch_size"]}} if "batch_size" in cell else {}
     with Watch() as watch:
         history = history_of(
             env, WARM_UP, seconds, least=LEAST if device == "cuda" else 1, config=cleanrl(**fields, hidden_sizes=sizes),
-            placement=placement_of(cell["placement"], device), **workers,
+            placement=placement_of(cell["placement"], device), **options,
         )  # fmt: skip
     (start, first), (stop, last) = history[0], history[-1]
     counted = [metrics for _, metrics in history[1:]]
@@ -296,7 +305,7 @@ class Day:
 
 
 OUTCOME = re.compile(r"^(?:(tests/.*?) )?(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b ?(tests/\S.*)?", re.MULTILINE)
-"""Of a line that pytest prints: the outcome stands behind the test, or before it if tests are distributed."""
+"""Matches a line of pytest: the outcome stands behind the test, or before it if tests are distributed."""
 SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 
 
@@ -325,7 +334,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "GPU %": ("gpu_percent", ".0f"),
     "GPU MiB": ("gpu_mib", ",.0f"),
 }
-"""Of a table: headings, and the keys and formats of their figures. A column without a figure is left out."""
+"""The headings of a table, and the keys and formats of their figures. A column without a figure is left out."""
 
 
 def work_of(row: Row) -> str:
@@ -343,7 +352,8 @@ def name_of(row: Row) -> str:
         return str(row["candidate"])
     if "on" in row:
         return "on the device" if row["on"] == "cuda" else "stepped from the host"
-    return str(row["placement"]) + (f", {row['num_workers']} workers" if "num_workers" in row else "")
+    units = {"num_workers": "workers", "batch_size": "at once"}
+    return ", ".join([row["placement"], *(f"{row[key]} {unit}" for key, unit in units.items() if key in row)])
 
 
 def as_markdown(result: Row) -> str:
@@ -419,7 +429,7 @@ def main() -> None:
         parser.error("torch finds no CUDA device: try the script with --device cpu")
     ends = time.monotonic() + 60.0 * arguments.minutes
     arguments.output.mkdir(parents=True, exist_ok=True)
-    sys.path.append(str(ROOT))  # where nothing is installed
+    sys.path.append(str(ROOT))  # if nothing is installed
     day = Day(arguments)
     run: dict[str, Callable[[float], Iterator[Row]]] = {
         "tests": day.tests,

@@ -6,7 +6,7 @@
 
 Packages that the machine has are not carried: torch must be there. A peer that wants other versions of them is named,
 and must do with those. A folder for each peer has what it needs beside the folder `common`, and `scripts` those of
-CleanRL and LeanRL, whose clones `--checkouts` holds. What has no wheel for that machine is named, and left out.
+CleanRL and LeanRL, whose clones `--checkouts` holds. A peer without wheels for that machine is named and left out.
 """
 
 import argparse

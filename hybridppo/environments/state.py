@@ -12,9 +12,11 @@ have such a state. A replay restores it: a new environment is reset with the ran
 its episode (`EpisodeStart`), and repeats the actions since (`ActionHistory`). Workers use this file without torch.
 """
 
+import ast
 import base64
 import collections
 import contextlib
+import copy
 import functools
 import hashlib
 import inspect
@@ -40,6 +42,7 @@ from hybridppo.environments.base import EnvState, columns_of
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import EnvStateError, failures, shown_error
 from hybridppo.spaces.arrays import Array
+from hybridppo.system.seeds import seed_of
 
 Leaves = dict[str, Any]
 """Values as JSON by path. A dict is a value of another kind, which its first key names."""
@@ -54,10 +57,11 @@ CONSTANTS = (
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
 """Objects of which a path has the same one in every run; only their names are compared."""
-CONTAINERS = list, tuple, deque, dict, collections.OrderedDict, collections.defaultdict
 PLAIN_DTYPES = "?biufcmMSU"
-NEW_KEY = re.compile(r"(?P<owner>.*)(\.(?P<attribute>(?!__|\d)\w+)|\['(?P<key>[^'\\]*)'\])")
-"""A path that may be missing in a new environment: an attribute, or a key of a dict."""
+NEW_KEY = re.compile(r"(?P<owner>.*)(\.(?P<attribute>(?!__|\d)\w+)|\[(?P<key>'[^'\\]*'|-?\d+|\([-\d, ]*\))\])")
+"""A path that may be missing in a new environment: an attribute; or a key of a dict: text, or whole numbers."""
+CONTAINERS = (list, tuple, deque, dict, np.ndarray)
+"""Objects whose parts have a place in them; of arrays, only those of objects have parts of their own."""
 OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__"}
 """Packages whose objects are not walked: they stand for files, processes, devices and windows."""
 CLIENTS = {"pybullet_utils"}
@@ -97,6 +101,11 @@ class Walk:
                 raise EnvStateError(f"the state of {name} has too many values, as in {path}: {REMEDY}")
         self._write_arrays(type(environment).__name__)
 
+    def is_own_generator(self, path: str) -> bool:
+        """Whether the value at a path is a random generator, and not one of a space."""
+        value, parent = (self.places[at][2] for at in (path, self.parents[path]))
+        return isinstance(value, GENERATORS) and not isinstance(parent, gym.Space)
+
     def digests(self) -> dict[str, str]:
         """A digest of each leaf but those of random generators, for `since`."""
         return {path: _digest(leaf) for path, leaf in self.leaves.items() if _kind(leaf) != "generator"}
@@ -131,7 +140,7 @@ class Walk:
             return {"generator": encoded(generator)}
         if isinstance(value, CONSTANTS):
             return {"constant": str(getattr(value, "__qualname__", type(value).__qualname__))}
-        if type(value) not in CONTAINERS and not _is_walked(value):
+        if _attributes(value) is None:
             self.hidden.append(f"{path} is of type {_package(type(value))}.{type(value).__qualname__}")
         return {"object": type(value).__qualname__}
 
@@ -142,19 +151,25 @@ class Walk:
             yield from ((f".{name}", None, name, getattr(value, name)) for name in ("func", "args", "keywords"))
         elif kind == "constant" and isinstance(value, types.MethodType):
             yield ".__self__", None, "__self__", value.__self__
+        elif kind == "constant" and isinstance(value, types.FunctionType):
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # it is empty
+                    yield f".{name}", _Slots(cell, ["cell_contents"]), "cell_contents", cell.cell_contents
         elif kind == "constant" and isinstance(value, gym.Space):  # which environments may draw from
             parts = (name for name in ("spaces", "_np_random") if name in vars(value))
             yield from ((f".{name}", vars(value), name, vars(value)[name]) for name in parts)
         elif kind == "generator" and isinstance(value, np.random.Generator):
             sequence = getattr(value.bit_generator, "seed_seq", None)
             yield ".spawned", None, "spawned", getattr(sequence, "n_children_spawned", 0)
-        elif kind == "object" and isinstance(value, dict):
-            yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
-        elif kind == "object" and isinstance(value, (list, tuple, deque)):
-            owner = None if isinstance(value, tuple) else value
-            yield from ((f"[{i}]", owner, i, item) for i, item in enumerate(value))
-        elif kind == "object" and _is_walked(value):
-            yield from ((f".{name}", vars(value), name, item) for name, item in list(vars(value).items()))
+        elif kind == "object":
+            if isinstance(value, dict):
+                yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
+            elif isinstance(value, CONTAINERS):
+                items: Any = value.reshape(-1) if isinstance(value, np.ndarray) else value
+                owner = None if isinstance(value, tuple) else items
+                yield from ((f"[{i}]", owner, i, item) for i, item in enumerate(items))
+            attributes = _attributes(value) or {}
+            yield from ((f".{name}", attributes, name, item) for name, item in list(attributes.items()))
 
     def _write_arrays(self, name: str) -> None:
         size = 0
@@ -210,12 +225,6 @@ def with_same(walk: Walk, leaves: Leaves) -> Leaves:
     return {**leaves, **{path: walk.leaves[path] for path in same}}
 
 
-def generators_of(environment: Any) -> list[tuple[str, Any, Any]]:
-    """The path, the container and the key of each random generator."""
-    places = Walk(environment, asks=False).places.items()
-    return [(path, *place[:2]) for path, place in places if isinstance(place[2], GENERATORS) and place[0] is not None]
-
-
 def _writer(walk: Walk, path: str, leaf: Any) -> Callable[[], object]:
     """A function that writes a leaf."""
     kind = _kind(leaf)
@@ -224,11 +233,10 @@ def _writer(walk: Walk, path: str, leaf: Any) -> Callable[[], object]:
         if match is None or _kind(walk.leaves.get(match["owner"])) != "object":
             raise EnvStateError(f"{path} is missing in a new environment")
         parent = walk.places[match["owner"]][2]
-        walk.places[path] = (
-            parent if isinstance(parent, dict) else vars(parent),
-            match["attribute"] or match["key"],
-            None,
-        )
+        if match["key"] and not isinstance(parent, dict):
+            raise EnvStateError(f"{path} is missing in a new environment")
+        new_key = match["attribute"] or ast.literal_eval(match["key"])
+        walk.places[path] = (parent if match["key"] else _attributes(parent)), new_key, None
     owner, key, now = walk.places[path]
     if kind == "again" and owner is not None and leaf["again"] in walk.places:  # once that object is written
         its_owner, its_key, same = walk.places[leaf["again"]]
@@ -293,7 +301,9 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
     return get, lambda state: value.set_state(decoded(state))
 
 
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
+SCALARS: tuple[type, ...] = (bool, int, float, str)
+"""The types of values that a replay brings back to what they were before the reset."""
 
 
 def state_of_generator(value: Any) -> Any:
@@ -303,6 +313,51 @@ def state_of_generator(value: Any) -> Any:
     if type(value) is np.random.RandomState:
         return value.get_state(legacy=False)
     return value.getstate() if type(value) is random.Random else None
+
+
+GLOBAL_GENERATORS: list[Any] = [random.getstate.__self__, np.random.get_state.__self__]  # type: ignore[attr-defined]
+
+
+def encoded_globals() -> Any:
+    """The states of Python's and NumPy's global generators as JSON."""
+    return encoded([*map(state_of_generator, GLOBAL_GENERATORS)])
+
+
+def restore_globals(saved: Any) -> None:
+    """Restore the result of `encoded_globals`."""
+    for generator, state in zip(GLOBAL_GENERATORS, decoded(saved), strict=True):
+        set_generator(generator, state)
+
+
+def _own_spaces(env: Any) -> None:
+    """Give an environment copies of the spaces of its class, from which all environments of the class would sample."""
+    for name in ("observation_space", "action_space"):
+        space = getattr(type(env), name, None)
+        if isinstance(env, gym.Env) and isinstance(space, gym.Space) and name not in vars(env):
+            setattr(env, name, copy.deepcopy(space))
+
+
+def _lacks_seed(value: Any) -> bool:
+    """Whether a space or a generator of NumPy has no seed, or the 128 bits of the operating system."""
+    if isinstance(value, gym.Space):
+        if hasattr(value, "spaces"):  # its parts are asked
+            return False
+        value = vars(value).get("_np_random")
+        if value is None:
+            return True
+    bits = getattr(value, "_bit_generator", None) or getattr(value, "bit_generator", None)
+    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+    return isinstance(entropy, int) and entropy >= 2**64
+
+
+def _seed(value: Any, seed: int) -> None:
+    """Seed a space or a generator of NumPy."""
+    if isinstance(value, gym.Space):
+        value.seed(seed)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = type(value.bit_generator)(seed).state
+    else:
+        value.seed(seed)
 
 
 def set_generator(generator: Any, state: Any) -> None:
@@ -397,15 +452,37 @@ def to_text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _is_walked(value: Any) -> bool:
-    """Whether an object has all its data in its attributes: its classes are written in Python."""
+def _attributes(value: Any) -> Any:
+    """The attributes of an object whose classes are written in Python; None for an object that is not walked."""
     kind: Any = type(value)
-    slots = (name for cls in kind.__mro__ for name in np.atleast_1d(cls.__dict__.get("__slots__", ())).tolist())
-    has_slots = any(name not in ("__dict__", "__weakref__") for name in slots)
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(value, np.ndarray):
+        return {} if kind is np.ndarray and value.dtype == object else None
+    if isinstance(value, CONTAINERS):
+        return attributes or {}
     makers = (cls.__dict__.get("__new__") for cls in kind.__mro__[:-1])
-    in_python = all(isinstance(make, (staticmethod, types.NoneType)) for make in makers) and kind.__dictoffset__ != 0
-    is_outside = _package(kind) in OUTSIDE or any(_package(cls) in CLIENTS for cls in kind.__mro__)
-    return in_python and not has_slots and not is_outside
+    is_of_c = not all(isinstance(make, (staticmethod, types.NoneType)) for make in makers)
+    if is_of_c or _package(kind) in OUTSIDE or any(_package(cls) in CLIENTS for cls in kind.__mro__):
+        return None
+    slots = (name for cls in kind.__mro__ for name in np.atleast_1d(cls.__dict__.get("__slots__", ())).tolist())
+    names = [name for name in slots if name not in ("__dict__", "__weakref__")]
+    if not names:
+        return attributes
+    return _Slots(value, names) if attributes is None and not any(name.startswith("__") for name in names) else None
+
+
+class _Slots(dict[str, Any]):
+    """The attributes of an object with slots, which are written into it."""
+
+    def __init__(self, owner: Any, names: list[str]) -> None:
+        super().__init__({name: getattr(owner, name) for name in names if hasattr(owner, name)})
+        self._owner = owner
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._owner, name, value)
 
 
 def _package(kind: type) -> str:
@@ -426,23 +503,40 @@ class EpisodeStart:
 
     def __init__(self) -> None:
         self._start: dict[str, Any] = {}
-        """The seed and the options of the reset, and the states of random generators before it."""
+        """The seed and the options of the reset, and values before it: "random" are the states of the environment's
+        random generators, "others" those of its spaces and, if there are hidden objects, numbers and text."""
         self._began: dict[str, str] = {}
         """Digests of the data after the first reset."""
-        self._generators: list[tuple[str, Any, Any]] = []
+        self._places: list[tuple[str, str, Any, Any, Any]] = []
+        """For each of these values, "random" or "others", the path, the container, the key and the value."""
+        self._without_seed: dict[str, Any] = {}
+        """Spaces and random generators that were made without a seed, by path."""
         self._resets = 0
 
     def note(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Note what a replay of the episode needs, before the reset that begins it."""
+        """Note what a replay of the episode needs, before the reset that begins it.
+
+        A seed also reaches what was made without one, whose draws would else differ in every run: spaces, which an
+        environment may sample from, and generators of NumPy.
+        """
         if self._resets < 2:  # gymnasium makes its generator in the first
             self._resets += 1
+            _own_spaces(getattr(env, "unwrapped", env))
             with contextlib.suppress(EnvStateError):  # `state` raises it again
-                self._generators = generators_of(env)
-        random = {}
-        for path, owner, key in self._generators:
-            with contextlib.suppress(KeyError, IndexError):  # it has gone
-                random[path] = state_of_generator(owner[key])
-        self._start = {"seed": seed, "options": options, "random": random}
+                walk = Walk(env, asks=False)
+                kinds = GENERATORS + (SCALARS if walk.hidden else ())
+                found = [(path, *place) for path, place in walk.places.items() if type(place[2]) in kinds]
+                self._places = [("random" if walk.is_own_generator(each[0]) else "others", *each) for each in found]
+                self._without_seed |= {path: each for path, (*_, each) in walk.places.items() if _lacks_seed(each)}
+        if seed is not None:
+            for path, each in self._without_seed.items():
+                _seed(each, seed_of(seed, path))
+        self._start = {"seed": seed, "options": options, "random": {}, "others": {}}
+        for kind, path, owner, key, value in self._places:
+            with contextlib.suppress(LookupError, AttributeError):  # it has gone
+                value = value if owner is None else owner[key]
+                if value is None or type(value) in (*SCALARS, *GENERATORS):
+                    self._start[kind][path] = value if type(value) in SCALARS else state_of_generator(value)
 
     def remember(self, env: Any) -> None:
         """Remember the data after the first reset: `state` leaves out what has not changed since."""
@@ -492,12 +586,14 @@ class EpisodeStart:
             raise EnvStateError(problem)
         if hidden and not has_begun and start["seed"] is None and not start["random"]:
             raise EnvStateError(f"it has no random generator that the library knows, and {hidden[0]}: {REMEDY}")
-        rows = None
+        rows, values = None, start["random"] | start.get("others", {})
         try:
             if not has_begun:
-                for path, owner, key in generators_of(env):
-                    if path in start["random"]:
-                        set_generator(owner[key], start["random"][path])
+                for path, (owner, key, now) in Walk(env, asks=False).places.items():
+                    if path in values and isinstance(now, GENERATORS):
+                        set_generator(now, values[path])
+                    elif path in values and owner is not None:
+                        owner[key] = values[path]
                 rows = reset(start["seed"], start["options"])
             for action in actions:
                 rows = step(action)[0]

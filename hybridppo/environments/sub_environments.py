@@ -21,7 +21,7 @@ from hybridppo.environments.checks import (
     two_of,
 )
 from hybridppo.environments.options import OnEnvError
-from hybridppo.environments.state import EpisodeStart
+from hybridppo.environments.state import EpisodeStart, encoded_globals, restore_globals
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, MissingEntryError, failures
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite, reshaped
@@ -287,9 +287,11 @@ class SubEnvironments(Environments):
         """The seeds of the next episodes, if each is to have its own."""
         self._started_at = [0] * num_envs
         """`_num_steps` at the start of each environment's episode."""
+        self._globals: Any = None
+        """The states of the global generators before the first reset, with which they are saved if they differ."""
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
-        self._num_steps = 0
+        self._num_steps, self._globals = 0, encoded_globals()
         for i in range(len(self.sub_environments)):
             self._reset(i, seed + i)
         return self.encoded(self._columns[0]).copy()
@@ -459,6 +461,9 @@ class SubEnvironments(Environments):
             state = {"num_envs": self.num_agents, "state": sub_env.episode.state(sub_env.saved)}
             state |= {"sub_environment": sub_env.state(), "episode_steps": self._num_steps - self._started_at[i]}
             states.append(state)
+        if self._globals is not None and (found := encoded_globals()) != self._globals:  # environments draw from them
+            for state in states:
+                state["globals"] = found if state is states[0] else "of another"
         return self._states_with_infos(states)
 
     def load_state(self, states: list[EnvState], rows: Array | None = None, actions: Sequence[Any] = ()) -> None:
@@ -485,6 +490,11 @@ class SubEnvironments(Environments):
                 self._present[i] = sub_env.env.present
         self._rows[:] = seen
         self._load_infos(states)
+        if (found := states[0].get("globals")) is not None:
+            if isinstance(found, str):
+                what = "environments draw from Python's or NumPy's global generator"
+                raise EnvStateError(f"{what}, and are divided among processes in another way than when they were saved")
+            restore_globals(found)
 
     def _is_as_saved(self, i: int, saved: Array, found: Any) -> bool:
         if found is not None:

@@ -356,7 +356,7 @@ class _Check:
             fix = "draw only from what reset(seed=...) seeds, as self.np_random after super().reset(seed=seed)"
             self._report.add("warning", "the same seed gave two different episodes", fix)
         elif not _same(first, self._trajectory(global_seed=1)):
-            fix = "draw from self.np_random: else the seed does not fix the result, and a resumed run is not exact"
+            fix = "draw from self.np_random: else the seed does not fix the result"
             self._report.add("warning", "it draws from Python's or NumPy's global generator", fix)
 
     def _trajectory(self, global_seed: int) -> list[Array]:

@@ -1,5 +1,6 @@
 """New environments that get a saved state go on exactly, and an error names what cannot be saved."""
 
+import contextlib
 import copy
 import importlib
 import itertools
@@ -8,6 +9,7 @@ import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -78,18 +80,25 @@ def assert_goes_on(make: Callable[[], Environments], before: int, after: int = 1
         rows = environments.step(batches[-1])[0]
     fresh.reset(1)
     save_and_load(environments, fresh, rows, batches)
+    drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 - as if each had a process of its own
+    steps: list[Any] = []
     for _ in range(after):
         actions = actions_for(environments, rng)
-        *found, finals_of, finals = map(copy.copy, environments.step(actions))
-        *expected, others_of, others = fresh.step(actions)
+        found = [*map(copy.copy, environments.step(actions))]
+        turns: Any = slice(None)
         if environments.waiting is not None:
             # Only who acts next sees its row.
             games: list[Any] = [each.env for each in environments.sub_environments]  # type: ignore[attr-defined]
             turns = [game.turn + i * environments.num_agents for i, game in enumerate(games)]
-            found[0], expected[0] = found[0][turns], expected[0][turns]
-        np.testing.assert_equal(expected, found)
+        steps.append((actions, turns, found))
+    random.setstate(drawn[0])
+    np.random.set_state(drawn[1])  # noqa: NPY002
+    for actions, turns, (row, *values, finals_of, finals) in steps:
+        expected, *others, others_of, other_finals = fresh.step(actions)
+        np.testing.assert_equal(expected[turns], row[turns])
+        np.testing.assert_equal(others, values)
         assert others_of == finals_of
-        np.testing.assert_equal(others, finals)
+        np.testing.assert_equal(other_finals, finals)
     environments.close()
     fresh.close()
 
@@ -264,6 +273,126 @@ class Global(Drawing):
 def test_draws_from_a_global_generator_are_found_out() -> None:
     with pytest.raises(EnvStateError, match=r"environment 0: .* from a global generator, or .*tuple_iterator"):
         assert_goes_on(lambda: make_environments(Global, 2), 13)
+
+
+# Habits of other people's environments
+
+
+class Slotted:
+    __slots__ = ("count", "generator")
+
+    def __init__(self) -> None:
+        self.count, self.generator = 0, np.random.default_rng()
+
+    def __call__(self, env: Any) -> float:
+        self.count += 1
+        return self.count + self.generator.random()
+
+
+def closure() -> Callable[[Any], float]:
+    generator = np.random.default_rng()
+    return lambda env: generator.normal()
+
+
+def enumerated() -> Callable[[Any], float]:
+    number = 0
+
+    def draw(env: Any) -> float:
+        nonlocal number
+        number += 1
+        return number
+
+    return draw
+
+
+def counted(count: dict[Any, int]) -> Callable[[Any], float]:
+    """Counts by keys that come with time."""
+
+    def draw(env: Any) -> float:
+        for key in ("all", len(count), (len(count), 1)):
+            count[key] = count.get(key, 0) + 1
+        return float(count["all"])
+
+    return draw
+
+
+class Habitual(Drawing):
+    """Draws by a habit in each reset and each step. Its spaces are those of its class."""
+
+    def __init__(self, habit: Callable[[], Any], has_simulator: bool) -> None:
+        self.habit, self.episodes, self.cells = habit(), 0, np.array([None, [0]], object)
+        super().__init__(self, has_simulator)
+
+    def random(self) -> float:
+        return float(self.habit(self))
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        self.episodes += 1
+        self.cells[1][0] += 1
+        return self._place(self.random())
+
+
+HABITS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "gymnasium's generator": (lambda: lambda env: env.np_random.normal(), set()),
+    "samples of a space of the class": (lambda: lambda env: env.action_space.sample(), set()),
+    "samples of its own space": (
+        lambda: partial(lambda it, env: it.sample()["a"], gym.spaces.Dict(a=Box(0.0, 1.0, ()), b=Discrete(3))),
+        set(),
+    ),
+    "a generator without a seed": (lambda: partial(lambda it, env: it.random(), np.random.default_rng()), set()),
+    "an old one without a seed": (lambda: partial(lambda it, env: it.rand(), np.random.RandomState()), set()),
+    "Python's without a seed": (lambda: partial(lambda it, env: it.random(), random.Random()), {"not the same"}),
+    "in a closure": (closure, set()),
+    "a number in a closure": (enumerated, set()),
+    "in an object with slots": (Slotted, set()),
+    "a count of episodes": (lambda: lambda env: env.episodes, set()),
+    "a table by keys": (lambda: counted({}), {"in its first episode if simulated"}),
+    "a default dict": (lambda: counted(defaultdict(int)), set()),
+    "a list in an array of objects": (lambda: lambda env: env.cells[1][0], {"in its first episode if simulated"}),
+    "NumPy's global generator": (lambda: lambda env: np.random.random(), {"not the same", "never if simulated"}),  # noqa: NPY002
+    "Python's global generator": (lambda: lambda env: random.random(), {"not the same", "never if simulated"}),
+    "an iterator": (lambda: partial(lambda it, env: next(it), itertools.count()), {"in its first episode"}),
+}  # fmt: skip
+"""What makes the function that draws; and how it differs from: a seed gives the same result, and resumes are exact."""
+
+
+@pytest.mark.parametrize("has_simulator", [False, True])
+@pytest.mark.parametrize("habit", HABITS)
+def test_habits_are_seeded_and_go_on(habit: str, has_simulator: bool) -> None:
+    make, but = HABITS[habit]
+
+    def environments() -> Environments:
+        random.seed()
+        np.random.seed()  # noqa: NPY002 - as in another process
+        return make_environments(lambda: Habitual(make, has_simulator), 2)
+
+    rows = []
+    for _ in range(2):
+        each = environments()
+        rows.append([each.reset(3).tolist(), *(each.step(np.ones(2))[0].tolist() for _ in range(25))])
+    assert (rows[0] == rows[1]) != ("not the same" in but)
+    for before in (4, 33):
+        is_exact = not has_simulator or "never if simulated" not in but
+        if before == 33:
+            is_exact &= not but & {"in its first episode"}
+            is_exact &= not has_simulator or "in its first episode if simulated" not in but
+        refused = pytest.raises(EnvStateError, match="led to another observation")
+        with contextlib.nullcontext() if is_exact else refused:
+            assert_goes_on(environments, before, 40)
+
+
+@pytest.mark.parametrize("division", [[0, 1], [1, 0]])
+def test_global_generators_go_on_in_the_process_that_drew(division: list[int]) -> None:
+    make = HABITS["Python's global generator"][0]
+    environments, fresh = (make_environments(lambda: Habitual(make, False), 2) for _ in range(2))
+    environments.reset(1)
+    rows = environments.step(np.ones(2))[0].copy()
+    states = environments.state()
+    fresh.reset(1)
+    refused = pytest.raises(EnvStateError, match="divided among processes in another way")
+    with contextlib.nullcontext() if division == [0, 1] else refused:
+        fresh.load_state([states[i] for i in division], rows[division])
 
 
 class Unseeded(Drawing):

@@ -190,8 +190,14 @@ CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
 }  # fmt: skip
 
 
+PIECE = 32
+"""Images that pass through all convolutions together on a CPU, so that outputs between layers stay in the cache."""
+
+
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:
     """The output of the convolutions for bytes `[B, *image]`: `[B, height * width * channels]`."""
+    if len(images) > PIECE and images.device.type == "cpu" and torch.is_grad_enabled():
+        return torch.cat([features_of(piece, image, convolutions) for piece in torch.split(images, PIECE)])
     # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU. `stack` moves bytes
     # twice as fast as `contiguous`.
     if image.channels_first:

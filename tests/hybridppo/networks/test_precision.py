@@ -12,7 +12,8 @@ import hybridppo
 from hybridppo import DeviceError, evaluation, running
 from hybridppo.agents import agent
 from hybridppo.agents.ppo import by_autograd
-from hybridppo.networks.modes import float32_products, require
+from hybridppo.networks import modes
+from hybridppo.networks.modes import ByOneDNN, float32_products, require, rounding
 
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 
@@ -89,3 +90,46 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
     result.agent.act(np.zeros(4, np.float32))
     assert said[-1] == ("agent", "fp32")
     assert isinstance(result.agent.action_space, gym.spaces.Discrete)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+@pytest.mark.parametrize("columns", [slice(None), slice(3, 259)], ids=["whole", "a view of columns"])
+def test_large_layers_give_the_same_by_onednn(columns: slice) -> None:
+    draw = torch.Generator().manual_seed(0)
+    wide = torch.randn((2, 5, 300), generator=draw)
+    inputs = (wide[..., columns] if columns.start else wide[..., :256].contiguous()).requires_grad_()
+    weight = (torch.randn((256, 256), generator=draw) / 16.0).requires_grad_()
+    bias = torch.randn(256, generator=draw).requires_grad_()
+
+    def results() -> list[torch.Tensor]:
+        outputs = torch.nn.functional.linear(inputs, weight, bias)
+        first = torch.autograd.grad(outputs.tanh().sum(), [inputs, weight, bias], create_graph=True)
+        second = torch.autograd.grad(sum(each.square().sum() for each in first), [inputs, weight, bias])
+        return [outputs, *first, *second]
+
+    plain = results()
+    with ByOneDNN():
+        fast = results()
+    assert "_Product" in type(fast[0].grad_fn.next_functions[0][0]).__name__  # behind the view
+    for one, other in zip(fast, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=1e-5 * float(other.detach().abs().max()))
+
+
+def test_other_layers_are_computed_as_they_were() -> None:
+    layer, numbers = torch.nn.Linear(8, 8), torch.randn(3, 8)
+    large = torch.nn.Linear(256, 256)
+    rows = torch.randn(4, 2, 256)
+    with ByOneDNN():
+        assert torch.equal(layer(numbers), torch.nn.functional.linear(numbers, layer.weight, layer.bias))
+        assert large(rows[:0]).shape == (0, 2, 256)
+        assert torch.func.vmap(large)(rows).shape == (4, 2, 256)
+        with pytest.raises(RuntimeError, match="dtype"):
+            large(rows.double())
+
+
+def test_only_large_networks_on_a_cpu_use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modes, "has_onednn", lambda: True)
+    small, large = torch.nn.Linear(64, 64), torch.nn.Linear(256, 256)
+    assert rounding("fp32", CPU, [small, large]) is ByOneDNN
+    assert rounding("fp32", CPU, [small]) is not ByOneDNN
+    assert rounding("fp32", GPU, [large]) is not ByOneDNN

@@ -17,10 +17,11 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.agent import encoded_rows
+from hybridppo.agents.agent import encoded_rows, fill_gradient
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks import layers, modes
 from hybridppo.networks.actors import Network
 from hybridppo.networks.layers import (
     CONVOLUTIONS,
@@ -309,6 +310,24 @@ def test_values_of_images_come_in_parts() -> None:
     values = Backend(agent).values(images)
     assert seen == [32, 32, 6]  # a minibatch's rows
     torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
+
+
+def test_the_gradient_of_many_images_is_that_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(SMALL, hidden_sizes=(1024,))
+    space = image_space(4, 36, 36)
+    rows = torch.from_numpy(some_images(70, space.shape))
+
+    def gradient() -> torch.Tensor:
+        agent = PPO(space, Discrete(2), config, seed=0)
+        with Backend(agent)._rounding():
+            outputs = agent.actor(rows).square().mean() + agent.critic(rows).square().mean()
+        fill_gradient(agent.parameters, outputs)
+        return agent.parameters.gradient
+
+    in_pieces = gradient()
+    monkeypatch.setattr(layers, "PIECE", 100)
+    monkeypatch.setattr(modes, "has_onednn", lambda: False)
+    torch.testing.assert_close(in_pieces, gradient(), rtol=1e-4, atol=1e-5)
 
 
 # Training

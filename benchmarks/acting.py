@@ -33,9 +33,9 @@ CASES = (
 )  # fmt: skip
 """Environments, workers, the milliseconds of a step and of a call of the actor, and its device."""
 STEPS, ROLLOUTS = 100, 5
-POOLS = (("Pong-v5", 8, 4), ("Pong-v5", 16, 8), ("Pong-v5", 16, 4), ("CartPole-v1", 64, 32))
+POOLS = (("Pong-v5", 8, 4), ("Pong-v5", 16, 4), ("CartPole-v1", 64, 32))
 """Environments of EnvPool, their number, and how many are received at a time in the asynchronous mode."""
-POOL_STEPS = {"Pong-v5": 64, "CartPole-v1": 512}
+POOL_STEPS, POOL_ROLLOUTS = {"Pong-v5": 64, "CartPole-v1": 512}, 11
 
 
 class Sleeping(gym.Env[Any, Any]):
@@ -102,15 +102,16 @@ def compare_modes(name: str, num_envs: int, batch_size: int, layer_norm: bool) -
         activation="relu" if is_image else "tanh", hidden_sizes=(512,) if is_image else (64, 64),
         normalize_observations=False,
     )  # fmt: skip
-    modes = [sampling(f"envpool/{name}", config, env_kwargs=own) for own in (None, {"batch_size": batch_size})]
-    seconds = [[collect() for collect, *_ in modes] for _ in range(ROLLOUTS + 1)][1:]
-    for _, close, _ in modes:
+    in_parts = {"batch_size": batch_size}
+    modes = {"synchronous": None, "asynchronous": in_parts, "with one thread": in_parts | {"num_threads": 1}}
+    samplers = [sampling(f"envpool/{name}", config, env_kwargs=own) for own in modes.values()]
+    seconds = [[collect() for collect, *_ in samplers] for _ in range(POOL_ROLLOUTS + 1)][1:]
+    for _, close, _ in samplers:
         close()
-    together, apart = (config.batch_size / statistics.median(each) for each in zip(*seconds, strict=True))
+    speeds = [config.batch_size / statistics.median(each) for each in zip(*seconds, strict=True)]
     return {
         "environment": name, "num_envs": num_envs, "batch_size": batch_size,
-        "actor": "torch, with layer_norm" if layer_norm else "NumPy", "synchronous": together, "asynchronous": apart,
-        "ratio": apart / together,
+        "actor": "torch, with layer_norm" if layer_norm else "NumPy", **dict(zip(modes, speeds, strict=True)),
     }  # fmt: skip
 
 

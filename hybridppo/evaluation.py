@@ -70,8 +70,8 @@ def evaluate_agent(
 
     Args:
         agent: the agent to evaluate; the agents of several policies act together.
-        env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
-            Vectors and environments of tensors may have any number of environments.
+        env: an environment's id, a function that makes one, a vector or one of tensors, or a batched environment.
+            Vectors and batched environments may have any number of environments.
         episodes: number of episodes; up to 32 run side by side. If there are several agents, each has its own return.
         seed: seed of the environments, and of random actions.
         deterministic: take deterministic actions.

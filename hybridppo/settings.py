@@ -155,7 +155,7 @@ class MultiLearner(Distributed):
 
 @dataclass(frozen=True)
 class GPUOnly(MultiLearner):
-    """`MultiLearner` for environments that each learner steps on its device: environments of tensors, or compiled."""
+    """`MultiLearner` for environments that each learner steps on its device: batched environments, or compiled."""
 
     name = "gpu"
 

@@ -1,4 +1,4 @@
-"""Environments of tensors, and wrappers that make them from simulators.
+"""Batched environments, and wrappers that make them from simulators.
 
     env = hybridppo.tensors.Playground("CartpoleBalance", num_envs=1024)
     result = hybridppo.train(env, total_steps=10_000_000, config=hybridppo.PPOConfig(num_envs=1024))

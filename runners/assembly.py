@@ -51,7 +51,7 @@ def make_sampler(
 ) -> Sampler:
     """The sampler for an agent and a placement.
 
-    Environments of tensors are sampled on their device, and so are compiled ones if there are kernels for it. All
+    Batched environments are sampled on their device, and so are compiled ones if there are kernels for it. All
     others are stepped by worker processes if asked for, or if `max_lag` is above 1; else in this process.
 
     Args:
@@ -187,7 +187,7 @@ def _discounts(
 def _require_turns_there(
     environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_workers: int | None
 ) -> None:
-    """Refuse to sample environments of tensors on another device, or in another way than by turns."""
+    """Refuse to sample batched environments on another device, or in another way than by turns."""
     device, name = str(environments.device), cast("TensorEnvironments", environments).name
     is_elsewhere = available_device(placement.sampling_device) != available_device(environments.device)
     against = {
@@ -197,11 +197,11 @@ def _require_turns_there(
         f"a {type(agent).__name__}": (isinstance(agent, DDPG), "only PPO learns in them (PPOConfig)"),
     }
     _refuse({
-        f"environments of tensors ({name}) on {device} are sampled where they are, and {placement} samples on "
+        f"batched environments ({name}) on {device} are sampled where they are, and {placement} samples on "
         f"{placement.sampling_device}: use placement=SingleDevice({device!r}), or Mirrored({device!r}, ...) to learn "
         "elsewhere": is_elsewhere,
         **{
-            f"{what} does not work with environments of tensors ({name}): {why}, leave it out": holds
+            f"{what} does not work with batched environments ({name}): {why}, leave it out": holds
             for what, (holds, why) in against.items()
         },
     })  # fmt: skip

@@ -388,7 +388,7 @@ class DeviceSampler(BaseDeviceSampler):
 
 
 class TensorSampler(BaseDeviceSampler):
-    """Steps an environment of tensors with an actor on its device.
+    """Steps a batched environment with an actor on its device.
 
     The noise of an action depends only on the run's seed, the number of the rollout, its row and the number of the
     environment. It is the same on every device, up to the rounding of a logarithm.

@@ -110,7 +110,7 @@ def test_the_extra_all_has_every_extra_of_users() -> None:
         "A run is gone on with.",
         "Masks cannot be had.",
         "It waits, for it is slow.",
-        "It steps environments of tensors.",
+        "It steps batched environments.",
         "It ends with the same bits.",
         "It takes the most probable actions.",
         "It forbids actions.",

@@ -163,7 +163,7 @@ class MultiLearnerStrategy(Strategy):
         """The same options: each shard has its own environments, which are seeded by their number."""
         if is_tensor_env(source):
             raise ConfigurationError(
-                f"environments of tensors ({type(source).__name__}) that are there already cannot be divided among "
+                f"batched environments ({type(source).__name__}) that are there already cannot be divided among "
                 "learners: pass a function with parameters num_envs and device, see docs/tensors.md"
             )
         if _takes_device(source) and "device" in (options.env_kwargs or {}):
@@ -218,7 +218,7 @@ class MultiLearnerStrategy(Strategy):
     def _require_there(self, made: Environments) -> None:
         if isinstance(self.policy, GPUOnly) and made.device is None and not made.is_compiled:
             raise ConfigurationError(
-                f"distributed={self.policy} steps environments of tensors, or compiled ones, and these are others "
+                f"distributed={self.policy} steps batched environments, or compiled ones, and these are others "
                 f"({type(made).__name__}): use distributed='multi:{self.size}' for those"
             )
         if made.device is not None and made.device != torch.empty(0, device=self._device).device:

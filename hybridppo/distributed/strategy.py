@@ -137,7 +137,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> Envi
         whom: the processes that share the environments, for messages.
 
     Raises:
-        ConfigurationError: if a function makes vectors, or environments of tensors.
+        ConfigurationError: if a function makes vectors, or batched environments.
     """
     if options.vectorization == "compiled":  # each environment has a seed of its own
         return options

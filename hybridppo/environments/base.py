@@ -71,7 +71,7 @@ class Environments(ABC):
     replays: bool = False
     """Whether `load_state` needs the actions of unfinished episodes."""
     device: Any = None
-    """The `torch.device` of environments of tensors; None for arrays of the host."""
+    """The `torch.device` of batched environments; None for arrays of the host."""
 
     title = ""
     """What these environments are, for errors."""

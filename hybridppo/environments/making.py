@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
-"""The attributes that only environments of tensors all have."""
+"""The attributes that only batched environments all have."""
 WHERE_TO_LOOK = (
     "gymnasium.pprint_registry() lists what there is; if a module has it, write module:id, or module:function"
 )
@@ -71,12 +71,12 @@ def make_environments(
     Args:
         source: an environment's id; a function that makes an environment, a vector of `num_envs`, an environment of
             tensors, or an environment of several agents (PettingZoo's `ParallelEnv` or `AECEnv`), whose agents are a
-            column each; or an environment of tensors.
+            column each; or a batched environment.
         num_envs: number of environments.
         options: how they are made and stepped; None for the defaults.
         first: number of the first environment among those of the run, for messages.
         threads: threads for a vectorised form in C++; 0 for one per core.
-        own_number: whether a vector, or an environment of tensors, may have another number of environments.
+        own_number: whether a vector, or a batched environment, may have another number of environments.
         copies: number of copies to make if they are only inspected; None for all. A vectorised form is always whole.
         **changes: single options that replace those in `options`.
 
@@ -103,7 +103,7 @@ def make_environments(
         make = with_arguments(source, num_envs, options)
         environments = _made_by(make, num_envs, options, first, own_number, copies)
     else:
-        what = "env must be an environment's id, a function that makes one, or an environment of tensors"
+        what = "env must be an environment's id, a function that makes one, or a batched environment"
         raise ConfigurationError(f"{what}, got {shown(source)}{_lacking(source)}")
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
@@ -137,7 +137,7 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
 
 
 def is_tensor_env(value: object) -> bool:
-    """Whether an object is an environment of tensors (`hybridppo/environments/tensors.py`), by its attributes."""
+    """Whether an object is a batched environment (`hybridppo/environments/tensors.py`), by its attributes."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
 
 
@@ -156,7 +156,7 @@ def _lacking(value: Any) -> str:
     if hasattr(value, "get_observations") and hasattr(value, "num_actions"):
         return ": it is a VecEnv of rsl_rl: wrap it, hybridppo.tensors.RslRlVecEnv(env)"
     lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))
-    return f", which lacks {lacking} to be an environment of tensors"
+    return f", which lacks {lacking} to be a batched environment"
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:
@@ -332,7 +332,7 @@ def _of_vector(
 def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, owns: bool) -> Environments:
     from hybridppo.environments.tensors import TensorEnvironments
 
-    kind, needless = f"environments of tensors ({type(env).__name__})", ["vectorization", "episodic_life", *NEED_COPIES]
+    kind, needless = f"batched environments ({type(env).__name__})", ["vectorization", "episodic_life", *NEED_COPIES]
     needless += [] if options.autoreset_mode == "same_step" else ["autoreset_mode"]
     options.refuse(kind, *needless, remedy="leave it out, since they step and reset themselves")
     if not owns:

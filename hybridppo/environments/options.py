@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EnvSource = Union[str, Callable[..., Any], "TensorEnv"]
 """An environment's id; a function that makes an environment, a vector of environments, an environment of several
-agents, or an environment of tensors; or an environment of tensors."""
+agents, or a batched environment; or a batched environment."""
 Vectorization = Literal["auto", "sync", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Simulator:
-    """Wraps an environment of Isaac Lab or mjlab as an environment of tensors; arguments as of `IsaacLab`."""
+    """Wraps an environment of Isaac Lab or mjlab as a batched environment; arguments as of `IsaacLab`."""
 
     of_policy: ClassVar[tuple[str, ...]]
     """The names that the observation group for the policy may have."""

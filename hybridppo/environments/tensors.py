@@ -1,4 +1,4 @@
-"""Environments of tensors, which step on their own device without copies to the host.
+"""Batched environments, which step on their own device without copies to the host.
 
     hybridppo.train(env, ...)       # env has the attributes of `TensorEnv`, or is a function that makes such an object
 
@@ -38,7 +38,7 @@ Found = TypeVar("Found")
 
 
 class TensorEnv(Protocol):
-    """The interface of an environment of tensors. All tensors are on its device.
+    """The interface of a batched environment. All tensors are on its device.
 
     With several agents, it also has `policies`, the number of agents of each kind. Spaces, observations, actions,
     rewards, terminated, truncated and `final_obs` are then by kind: a `Dict` with the space of one agent, and dicts of
@@ -94,7 +94,7 @@ class TensorStep:
 
 
 class TensorAgents:
-    """The agents of an environment of tensors that has `policies`.
+    """The agents of a batched environment that has `policies`.
 
     Args:
         env: the environment.
@@ -290,7 +290,7 @@ def _stacked(batches: list[Any]) -> Any:
 
 
 class TensorEnvironments(Environments):
-    """An environment of tensors whose steps are checked: shapes, types and device.
+    """A batched environment whose steps are checked: shapes, types and device.
 
     `begin` and `advance` stay on the device. `reset` and `step` are those of all environments, for evaluations; each
     step is copied to the host and back.
@@ -334,7 +334,7 @@ class TensorEnvironments(Environments):
         if self.of_agents is not None:
             self._rows, self._values = self.of_agents.encode, self.of_agents.values
         self._num_steps = 0
-        self.title = f"{self.num_envs} environments of tensors, {self.name}"
+        self.title = f"{self.num_envs} batched environments, {self.name}"
         self._accelerator = accelerator_of(self.device)
         self._entries = EntryNames(())
         self._totals: dict[str, tuple[Any, Any]] = {}

@@ -1,4 +1,4 @@
-"""CartPole in torch, on any device: an example of an environment of tensors, which tests and benchmarks use.
+"""CartPole in torch, on any device: an example of a batched environment, which tests and benchmarks use.
 
     config = hybridppo.PPOConfig(num_envs=1024, num_steps=32)
     hybridppo.train(TorchCartPole, total_steps=1_000_000, config=config, env_kwargs={"device": "cuda"})

@@ -326,7 +326,7 @@ def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class TensorCartPole(TorchCartPole):
-    """An environment of tensors that a reader might write."""
+    """A batched environment that a reader might write."""
 
     def __init__(self, num_envs: int, device: str) -> None:
         super().__init__(num_envs, device)

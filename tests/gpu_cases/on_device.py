@@ -227,7 +227,7 @@ def device_cases() -> Iterator[Case]:
         case = partial(trains_compiled, env=env)
         yield Case(f"compiled/training/{env}", f"{env}, compiled: trained without a crossing, twice alike", case)
     yield Case("compiled/waits", "compiled environments: rollouts without a wait", fills_without_waits)
-    yield Case("learners/one", "one learner of environments of tensors, two shards: as on the CPU", learner_agrees)
+    yield Case("learners/one", "one learner of batched environments, two shards: as on the CPU", learner_agrees)
     yield Case("learners/two", "two learners with a GPU each: bit for bit as one", learners_agree)
     yield Case("learners/gather", "tensors are gathered where they are", gathers)
     for name in ("single", "hybrid", "overlap"):

@@ -78,8 +78,8 @@ def resumes(bench: Bench) -> str:
 
 def tensor_cases() -> Iterator[Case]:
     """All cases of this file."""
-    yield Case("tensors/waits", "environments of tensors: rollouts without a wait", samples_without_waits)
+    yield Case("tensors/waits", "batched environments: rollouts without a wait", samples_without_waits)
     for name, config in (("mlp", EAGER), ("memory", RECURRENT)):
         case = partial(agrees_with_the_cpu, config=config)
-        yield Case(f"tensors/{name}", f"environments of tensors, {name}: as on the CPU", case)
-    yield Case("tensors/resume", "environments of tensors: resumed as if never stopped", resumes)
+        yield Case(f"tensors/{name}", f"batched environments, {name}: as on the CPU", case)
+    yield Case("tensors/resume", "batched environments: resumed as if never stopped", resumes)

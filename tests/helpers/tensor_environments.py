@@ -1,4 +1,4 @@
-"""Environments of tensors for the tests to import; those of `hybridppo/environments/torch_cartpole.py` beside them."""
+"""Batched environments for the tests to import; those of `hybridppo/environments/torch_cartpole.py` beside them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar

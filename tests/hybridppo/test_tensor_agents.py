@@ -1,4 +1,4 @@
-"""Several agents in environments of tensors: the numbers of a NumPy twin, and the same bits everywhere."""
+"""Several agents in batched environments: the numbers of a NumPy twin, and the same bits everywhere."""
 
 from collections.abc import Mapping
 from dataclasses import replace

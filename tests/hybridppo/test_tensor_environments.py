@@ -1,4 +1,4 @@
-"""Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
+"""Training in batched environments: how they are passed, what is refused, what a resumed run does."""
 
 import logging
 import sys
@@ -82,7 +82,7 @@ def test_what_is_no_environment_says_what_is() -> None:
         EnvError, match=r"must have a space of gymnasium as its .*, and has namespace.* of types: .* IsaacLab and Mjlab"
     ):
         train(inner)
-    with pytest.raises(ConfigurationError, match=r"a function that makes one, or an environment of tensors, got 3"):
+    with pytest.raises(ConfigurationError, match=r"a function that makes one, or a batched environment, got 3"):
         train(3)
     with pytest.raises(ConfigurationError, match=r"a function that makes one, .* got SyncVectorEnv\(num_envs=2\)$"):
         train(SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2))
@@ -200,21 +200,21 @@ def test_auto_takes_the_device_of_the_environments(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2}, "num_workers=2 does not work with environments of tensors"),
-        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 does not work with environments of tensors"),
-        ({"vectorization": "sync"}, "vectorization='sync' does not work with environments of tensors"),
+        ({"num_workers": 2}, "num_workers=2 does not work with batched environments"),
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 does not work with batched environments"),
+        ({"vectorization": "sync"}, "vectorization='sync' does not work with batched environments"),
         ({"autoreset_mode": "next_step"}, "autoreset_mode='next_step' does not work"),
         ({"on_env_error": "restart"}, "on_env_error='restart' does not work"),
         ({"action_masks": True}, "action_masks=True does not work"),
         (
             {"distributed": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
-            "max_lag=1 does not work with environments of tensors",
+            "max_lag=1 does not work with batched environments",
         ),
         (
             {"config": ppo_config(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
             "episodes_per_rollout=2 does not work",
         ),
-        ({"config": hybridppo.TD3Config(num_envs=4)}, "a TD3 does not work with environments of tensors"),
+        ({"config": hybridppo.TD3Config(num_envs=4)}, "a TD3 does not work with batched environments"),
     ],
 )
 def test_what_environments_of_tensors_cannot_have_is_refused(options: dict[str, Any], message: str) -> None:
@@ -289,7 +289,7 @@ def test_what_cannot_be_used_is_an_error_that_says_what(breakage: str) -> None:
     how, message = BREAKAGES[breakage]
     with pytest.raises(EnvError, match=message) as raised:
         train(lambda: Broken(4, how))
-    assert "4 environments of tensors, Broken (seed " in str(raised.value)
+    assert "4 batched environments, Broken (seed " in str(raised.value)
     assert "in step 3" in str(raised.value)
 
 

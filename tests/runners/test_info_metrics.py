@@ -399,7 +399,7 @@ class LoggingText(TorchCartPole):
         (Mute, "environment 0 .* failed in step 1 of its episode.* action .*"),
         (lambda: TakingTurns(Mute()), "environment 0 .* failed in step 3 of its episode.* action .*"),
         (lambda num_envs: SyncVectorEnv([partial(Trading, "much")] * num_envs), "environments 0 to .* in step 1"),
-        (lambda num_envs: LoggingText(num_envs), "environments of tensors, LoggingText .* in step 1"),
+        (lambda num_envs: LoggingText(num_envs), "batched environments, LoggingText .* in step 1"),
     ],
     ids=["agents", "turns", "vector", "tensors"],
 )

@@ -1,4 +1,4 @@
-"""Rollouts of environments of tensors hold exactly what happened, and never leave their device."""
+"""Rollouts of batched environments hold exactly what happened, and never leave their device."""
 
 from functools import cache
 from itertools import islice

@@ -195,14 +195,14 @@ def no_tensors(device: str) -> Any:
     ("env", "options", "message"),
     [
         ("CartPole-v1", {}, "these are others .*: use distributed='multi:1' for those"),
-        (TorchCartPole(8), {}, r"environments of tensors \(TorchCartPole\) that are there already cannot be divided"),
+        (TorchCartPole(8), {}, r"batched environments \(TorchCartPole\) that are there already cannot be divided"),
         (elsewhere, {}, "are on meta, and this learner samples on cpu: let the function take device, and make them"),
         (no_tensors, {}, r"these are others \(SubEnvironments\): use distributed='multi:1'"),
         (make, {"env_kwargs": {"device": "cpu"}}, "env_kwargs has a device, and each learner has its own"),
         (make, {"config": replace(CONFIG, num_envs=7, num_minibatches=1)}, "a multiple of the 2 shards, got 7"),
         (make, {"config": replace(CONFIG, cuda_graphs=True)}, "cuda_graphs=True does not work"),
         (make, {"num_workers": 1}, "num_workers must be a multiple of the 2 shards"),
-        (make, {"num_workers": 2}, "num_workers=1 does not work with environments of tensors"),
+        (make, {"num_workers": 2}, "num_workers=1 does not work with batched environments"),
         (
             make,
             {"placement": Mirrored("cpu", "cpu")},

@@ -452,13 +452,13 @@ class Drawing(Matching):
 
 
 class OldTensors:
-    """An environment of tensors of an older interface."""
+    """A batched environment of an older interface."""
 
     num_envs, num_obs, device = 4, 3, "cpu"
     reset = step = print
 
 
-LACKS = "OldTensors.*, which lacks single_observation_space, single_action_space to be an environment of tensors"
+LACKS = "OldTensors.*, which lacks single_observation_space, single_action_space to be a batched environment"
 
 
 class OldAgents:

@@ -379,8 +379,8 @@ class PolicyAgent:
         Args:
             observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
                 gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
-            deterministic: True for the most probable action (for DDPG and TD3, the actor's own); False for a random
-                one.
+            deterministic: True for the deterministic action, which is the most probable (for DDPG and TD3, the actor's
+                own); False for a random one.
             action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
                 `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
                 a mask for each observation.
@@ -405,7 +405,7 @@ class PolicyAgent:
         if isinstance(actor, TorchRecurrentActor):
             actor.state = _checked_state(state, (len(rows), actor.state_size) if batch else (actor.state_size,))
         elif state is not NO_STATE and state is not None:
-            raise EnvError(f"state must be None for an agent without a memory, got {shown(state)}")
+            raise EnvError(f"state must be None for an agent that is not recurrent, got {shown(state)}")
         with float32_products(self.config.precision, device):
             if deterministic:
                 actions = self.distribution.mode(actor(rows))

@@ -71,7 +71,7 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
         ConfigurationError: if there is only one agent, the policy of an agent is missing, or a policy has no agent.
     """
     if not agents:
-        raise ConfigurationError("several policies need an environment of several agents, and this one has one agent")
+        raise ConfigurationError("several policies need a multi-agent environment, and this one has one agent")
     found = {name: (policy_of or policy_by_name)(name) for name in agents}
     policies, needed = tuple(policies), tuple(dict.fromkeys(found.values()))
     if lost := [name for name, policy in found.items() if policy not in policies]:
@@ -179,7 +179,7 @@ class PoliciesConfig:
         for each, whose in (*dict.fromkeys(ALIKE, self.policies.values()).items(), ("sequence_length", recurrent)):
             values = dict.fromkeys(getattr(config, each) for config in whose)
             if len(values) > 1:
-                memory = " with a memory" if whose is recurrent else ""
+                memory = " that are recurrent" if whose is recurrent else ""
                 raise ConfigurationError(
                     f"{each} must be the same for all policies{memory}, which are sampled together: got "
                     f"{', '.join(map(str, values))}"

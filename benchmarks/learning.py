@@ -1,4 +1,4 @@
-"""Does it learn? Every environment's shipped tuned settings on several seeds, beside required and published returns.
+"""Does it learn? Each environment's tuned hyperparameters on several seeds, beside required and published returns.
 
     python benchmarks/learning.py
     python benchmarks/learning.py --cases Pendulum-v1,Acrobot-v1 --seeds 5

@@ -33,7 +33,7 @@ class Normals(DeterministicActions):
         return np.where(noise[..., -1:] > 0.0, drawn, noise[..., :-1]).astype(np.float32)
 
     def mode(self, outputs: Any) -> Any:
-        """The most probable actions."""
+        """The deterministic actions."""
         return super().mode(outputs[..., : self.size])
 
 

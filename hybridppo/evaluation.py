@@ -273,7 +273,7 @@ def evaluate_policies(
         agents: for each policy, an agent; or a scripted policy: a function of observations `[n, obs]` that returns the
             outputs `[n, outputs]` of an actor, which are logits of choices, or means and then log standard deviations.
             If agents have action masks, the mask follows the observation, and the function must obey it.
-        env: an environment of several agents.
+        env: a multi-agent environment.
         episodes: number of episodes of the environment.
         num_envs: number of environments side by side.
         seed: seed of the environments, and of the actions.

@@ -554,7 +554,7 @@ class Settings:
                 )
             logger.warning(
                 "the run's environments were made with env_kwargs that config.json cannot hold, %s: env=... must make "
-                "them so by itself, for it is called without env_kwargs",
+                "them so by itself, because it is called without env_kwargs",
                 kwargs,
             )
             return env

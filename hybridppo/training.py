@@ -156,7 +156,7 @@ def train(
         placement: where to sample and where to learn: a name as on the command line, or a placement. `auto` measures
             for at most 5 seconds and 5 % of the run, and uses the fastest that does not change the result of a seed.
         config: the agent's settings; their type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
-            from names to `PPOConfig` trains a policy of each name in an environment of several agents; a mapping with
+            from names to `PPOConfig` trains a policy of each name in a multi-agent environment; a mapping with
             one name is the same as its configuration. With an agent, a run directory or an agent's file in place of a
             configuration, the policy acts and does not learn. A path is a file of options, .yaml, .json or .toml, with
             the names of these arguments and of the fields: those that are given win over the file's, which may also
@@ -482,7 +482,7 @@ def _keep_options(directory: RunDirectory, before: Settings, settings: Settings,
     if was and now and was != now:
         logger.warning(
             "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
-            "goes on as well, and not to the same bits",
+            "learns as well, but is not bit-for-bit reproducible",
             *(was, now),
         )
 
@@ -581,7 +581,7 @@ def _warn_of_doubts(preparation: Preparation, config: AnyConfig, *, has_own_netw
     has_choices = not all(isinstance(action, gym.spaces.Box) for action in each_space(environments.action_space))
     if not preparation.options.action_masks and has_choices and any(map(has_mask, spaces)):
         logger.warning(
-            "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
+            "observations have an action_mask, and action_masks is False: agents may choose masked actions, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
     if not run.evaluate_every and (

@@ -222,7 +222,7 @@ def _on_device(environments: Environments, agent: Agent, placement: Placement, p
     if not has_launcher(device):
         return None
     reasons = {
-        "the actor has a memory": agent.memory is not None,
+        "the actor is recurrent": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,
         "rollouts are whole episodes": plan.num_episodes is not None,
         "the agent learns from a replay buffer": isinstance(agent, DDPG),

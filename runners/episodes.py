@@ -105,7 +105,7 @@ def evaluate(
         environments: `N` environments, which are reset here; the caller closes them.
         episodes: number of episodes in all.
         seed: seed of the environments and, if not deterministic, of the actions.
-        deterministic: take the most probable action instead of a random one.
+        deterministic: take deterministic actions instead of random ones.
         on_episode: called after each episode.
         should_stop: called before each step.
         is_over: called before each step; if it returns True, the evaluation has the episodes that ended before.

@@ -1,4 +1,4 @@
-"""Find patterns of hard sentences in pages, notebooks, docstrings (and so in `--help`) and comments.
+"""Find patterns of hard sentences in pages, notebooks, docstrings (and so in `--help`), messages and comments.
 
     python scripts/prose.py
     python scripts/prose.py docs hybridppo/tools
@@ -29,15 +29,16 @@ RULES = {
     r"\b(to|cannot) be had\b": "write 'is not supported' or 'is refused'",
     r"\bfor (it|they|there) (is|are|was|were|has|have|would)\b": "write because",
 }
-OF_PAGES = {
+WORDS = {
     r"\b[Ee]nvironments? of tensors\b": "write batched environment",
+    r"\b[Ee]nvironments? of several agents\b": "write multi-agent environment",
     r"\b(with|has|have|to) the same bits\b": "write bit-for-bit",
     r"\bmost probable (actions?|ones?)\b": "write deterministic actions",
     r"\b[Ff]orbid(s|den|ding)? (an )?(actions?|moves?)\b": "write mask",
     r"\b[Ss]earch for settings\b": "write hyperparameter tuning",
     r"\b([Ll]imit on values|textbook form|the algorithm does not know)\b": "write it in the field's words",
 }
-"""Rules for pages and notebooks: the field's words. The changelog keeps its own."""
+"""Rules for all but the changelog: the field's words."""
 NOT_PROSE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$|`[^`\n]+`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +53,7 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
     else:
         for node in ast.walk(ast.parse(source)):
             match node:
-                case ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.Constant(value=str(text)) if " " in text:
                     yield node.lineno, "\n".join(line.lstrip() for line in text.splitlines())
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -61,7 +62,7 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def rules_of(file: Path) -> Mapping[str, str]:
     """The rules for the texts of a file."""
-    return RULES | OF_PAGES if file.suffix != ".py" and file.name != "CHANGELOG.md" else RULES
+    return RULES if file.name in ("CHANGELOG.md", "prose.py") else RULES | WORDS
 
 
 def faults_of(text: str, rules: Mapping[str, str] = RULES) -> Iterator[tuple[int, str]]:

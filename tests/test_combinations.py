@@ -93,7 +93,7 @@ REFUSED = {
     "action masks and gSDE": "action_masks=True needs a Discrete action space",
     "action masks and squashed actions": "action_masks=True needs a Discrete action space",
     "stacked frames and pool": "pool_size=2 does not work with stacks of frames",
-    "stacked frames and agents that leave": "frame_stack=2 does not work with environments of several agents",
+    "stacked frames and agents that leave": "frame_stack=2 does not work with multi-agent environments",
     "agents that leave and whole episodes": "whole episodes come from one environment that is stepped by itself",
     "whole episodes and workers": "num_workers=2 does not work with rollouts of whole episodes",
     "learners and CUDA graphs": "cuda_graphs=True does not work with distributed=multi:2",
@@ -202,7 +202,7 @@ WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not i
 """To add an option, add a line."""
 SINGLE, NO_MAPPING = "whole episodes come from one environment", "does not work with several policies (config is a"
 REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
-    "stacked frames": dict.fromkeys(WAYS, "frame_stack=2 does not work with environments of several agents"),
+    "stacked frames": dict.fromkeys(WAYS, "frame_stack=2 does not work with multi-agent environments"),
     "whole episodes": {
         **dict.fromkeys(WAYS, SINGLE), "several policies": "episodes_per_rollout does not work with several policies",
     },

@@ -110,7 +110,8 @@ def test_the_extra_all_has_every_extra_of_users() -> None:
         "A run is gone on with.",
         "Masks cannot be had.",
         "It waits, for it is slow.",
-        "It steps batched environments.",
+        "It steps environments of tensors.",
+        "It steps an environment of several agents.",
         "It ends with the same bits.",
         "It takes the most probable actions.",
         "It forbids actions.",
@@ -123,9 +124,12 @@ def test_each_rule_of_prose_finds_its_fault(text: str) -> None:
     assert list(prose.faults_of(f"`{text}`\n\n```\n{text}\n```")) == []
 
 
-def test_prose_is_pages_docstrings_and_comments(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text('"""One.\n\n    Two."""\nx = "no"\n"""Three."""\n# Four.\n')
-    assert list(prose.texts_of(tmp_path / "a.py")) == [(1, "One.\n\nTwo."), (5, "Three."), (6, "Four.")]
+def test_prose_is_pages_docstrings_messages_and_comments(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        '"""One.\n\n    Two."""\nx = "no"\n"""Three it is."""\ny = f"{x} is four"\n# Five.\n'
+    )
+    texts = ["One.\n\nTwo.", "Three it is.", "is four", "Five."]
+    assert [text for _, text in prose.texts_of(tmp_path / "a.py")] == texts
     cells = '{"cells": [{"cell_type": "markdown", "source": ["a", "b"]}, {"cell_type": "code", "source": ["c"]}]}'
     (tmp_path / "a.ipynb").write_text(cells)
     assert list(prose.texts_of(tmp_path / "a.ipynb")) == [(1, "ab")]

@@ -134,7 +134,7 @@ class CompiledBackend(Backend):
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """A context with as many threads as torch has. With two, each has a network; the result has the same bits.
+        """A context with as many threads as torch has. With two, each has a network; the result is that of one.
 
         With more, each has a share of a minibatch; gradients are added in their order, which rounds differently.
         """

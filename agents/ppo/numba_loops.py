@@ -34,7 +34,7 @@ def take_steps(
     """An optimizer step on each of some minibatches in turn, with its `STATISTICS`.
 
     Two threads may share the work, one with the actor and one with the critic: they exchange only the norm of the whole
-    gradient. The result has the same bits.
+    gradient. The result is bit-for-bit that of one thread.
 
     Args:
         parameters: `[P]` each: the parameters, the actor's before the critic's; their gradient, written; and Adam's

@@ -39,7 +39,7 @@ class _Acts(Command):
     seed: int = 0
     """Seed of the environments and of sampled actions."""
     deterministic: bool = True
-    """Take deterministic actions, the most probable ones. `evaluate` with others draws them at random."""
+    """Take deterministic actions: the most probable. `evaluate` with others draws them at random."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
     were any, else of 100 episodes of training."""
@@ -410,7 +410,7 @@ class Benchmark(Command):
 
 @dataclass(frozen=True)
 class Tune(Command):
-    """Search for settings of PPO with optuna. If stopped, the same command continues the search."""
+    """Tune hyperparameters of PPO with optuna. If stopped, the same command continues the search."""
 
     env_id: EnvId
     """The environment."""

@@ -92,17 +92,17 @@ class Train(Command):
     config: AnyConfig = field(default_factory=PPOConfig)
 
     def tuned_defaults(self) -> dict[str, Any]:
-        """The tuned settings and steps, as defaults of the flags.
+        """The tuned hyperparameters and steps, as defaults of the flags.
 
         Raises:
-            ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
+            ConfigurationError: if the environment has no tuned hyperparameters, or the agent is not PPO.
         """
         from hybridppo.tools.hyperparameters import tuned_entry
 
         if self.agent != "ppo":
-            raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
+            raise ConfigurationError("--tuned has hyperparameters of PPO: leave --agent out, or --tuned")
         if self.settings_of is not None:
-            raise ConfigurationError("--tuned and --config both say which settings to begin with: leave one out")
+            raise ConfigurationError("--tuned and --config both say which hyperparameters to begin with: leave one out")
         entry = tuned_entry(self.env_id, self.tuned_from)
         return {"options": RunOptions(total_steps=entry.total_steps), "config": entry.config, "tuned": True}
 

@@ -35,7 +35,7 @@ CARTPOLE_OBSERVATIONS = box(FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf)
 class CartPole:
     """A pole on a cart that is pushed left or right; a step is worth 1.
 
-    CartPole, with the same bits as gymnasium's (Barto, Sutton and Anderson, 1983).
+    CartPole, bit for bit as gymnasium's (Barto, Sutton and Anderson, 1983).
     """
 
     def reset(state: Any, random: Any) -> None:
@@ -158,7 +158,7 @@ CAR_FORCE, CAR_GRAVITY = 0.001, 0.0025
 class MountainCar:
     """A car too weak for the hill in front of it; a step costs 1.
 
-    MountainCar, with the same bits as gymnasium's (Moore, 1990).
+    MountainCar, bit for bit as gymnasium's (Moore, 1990).
     """
 
     def reset(state: Any, random: Any) -> None:
@@ -193,7 +193,7 @@ CAR_2_GOAL, POWER, NOTHING, CAR_2_MOST = np.float32(0.45), np.float32(0.0015), n
 class MountainCarContinuous:
     """The car with a force between -1 and 1; the goal is worth 100, and a force costs its square.
 
-    MountainCarContinuous, with the same bits as gymnasium's: its state is float32 from the first step on.
+    MountainCarContinuous, bit for bit as gymnasium's: its state is float32 from the first step on.
     """
 
     def reset(state: Any, random: Any) -> None:
@@ -233,7 +233,7 @@ PENDULUM_MOST, THREE, TORQUE_COST = np.float32(2.0), np.float32(3.0), np.float32
 class Pendulum:
     """A pendulum to swing up and hold with a weak torque; angle, speed and torque cost.
 
-    Pendulum, with the same bits as gymnasium's: the torque's term is float32, as its actions are.
+    Pendulum, bit for bit as gymnasium's: the torque's term is float32, as its actions are.
     """
 
     def reset(state: Any, random: Any) -> None:

@@ -255,7 +255,7 @@ class PythonEnv(PythonForm, gym.Env[Any, Any]):
 
 
 class PythonAgents(PythonForm):
-    """One environment of several agents, with the interface of PettingZoo's `ParallelEnv`."""
+    """One multi-agent environment, with the interface of PettingZoo's `ParallelEnv`."""
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as PettingZoo has it
         "name": "compiled", "render_modes": ["rgb_array"], "render_fps": 20,

@@ -82,7 +82,7 @@ class Distribution:
         raise NotImplementedError
 
     def mode(self, outputs: Any) -> Any:
-        """The most probable actions."""
+        """The deterministic actions."""
         raise NotImplementedError
 
     def to_env(self, actions: Any) -> Any:

@@ -85,7 +85,7 @@ class JointDistribution(Distribution):
         return self._joined(outputs, [f.distribution.sample(f.own(outputs), noise[..., f.noise]) for f in self.factors])
 
     def mode(self, outputs: Any) -> Any:
-        """The most probable action of each part."""
+        """The deterministic action of each part."""
         return self._joined(outputs, [f.distribution.mode(f.own(outputs)) for f in self.factors])
 
     def _joined(self, outputs: Any, chosen: Sequence[Any]) -> Any:

@@ -73,7 +73,7 @@ class DistributionOfPolicies(Distribution):
         return self._of_all(outputs, chosen, self.action_shape[0], self.action_dtype)
 
     def mode(self, outputs: Any) -> Any:
-        """The most probable actions `[N, width]`."""
+        """The deterministic actions `[N, width]`."""
         chosen = [each.mode(self._own(outputs, i, each.output_size)) for i, each in enumerate(self.distributions)]
         return self._of_all(outputs, chosen, self.action_shape[0], self.action_dtype)
 

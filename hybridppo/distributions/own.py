@@ -58,7 +58,7 @@ class ActionDistribution:
     bias: Iterable[float] | None = None
     """Initial values of the other outputs; None for 0."""
     mask_size: int = 0
-    """Number of outputs, the first ones, that are logits of choices, which an action mask may forbid."""
+    """Number of outputs, the first ones, that are logits of choices, which an action mask may exclude."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space

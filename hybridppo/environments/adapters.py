@@ -108,7 +108,7 @@ def space_like(space: Any, what: str) -> gym.Space[Any]:
 
 
 class TupleOfAgents:
-    """A gymnasium environment of several agents, with the methods of PettingZoo's `ParallelEnv`.
+    """A gymnasium multi-agent environment, with the methods of PettingZoo's `ParallelEnv`.
 
         hybridppo.train(lambda: hybridppo.TupleOfAgents(gym.make("rware-tiny-2ag-v2")), total_steps=1_000_000)
 

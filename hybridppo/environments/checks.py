@@ -39,7 +39,7 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
     env = _copy_of(environments)
     if env is not None and callable(getattr(env.unwrapped, "action_masks", None)) and not hasattr(env, "mask"):
         yield (
-            "it has a method action_masks, and action_masks is False: agents may choose what the mask forbids",
+            "it has a method action_masks, and action_masks is False: agents may choose masked actions",
             "action_masks=True (--action-masks) obeys it",
         )
     for part, _ in () if has_own_networks else environments.encode.parts:

@@ -70,7 +70,7 @@ def make_environments(
 
     Args:
         source: an environment's id; a function that makes an environment, a vector of `num_envs`, an environment of
-            tensors, or an environment of several agents (PettingZoo's `ParallelEnv` or `AECEnv`), whose agents are a
+            tensors, or a multi-agent environment (PettingZoo's `ParallelEnv` or `AECEnv`), whose agents are a
             column each; or a batched environment.
         num_envs: number of environments.
         options: how they are made and stepped; None for the defaults.
@@ -123,7 +123,7 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
         if environments.is_compiled and environments.agents:
             return "self_play does not work with compiled environments: use vectorization='sync'"
         return (
-            "self_play, and agents against each other, are for PettingZoo's environments of several agents: leave out "
+            "self_play, and agents against each other, are for PettingZoo's multi-agent environments: leave out "
             "self_play or the other agents, or use hybridppo.TwoPlayers of a gymnasium environment"
         )
     observes = _critics_observe(options)
@@ -132,7 +132,7 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
         return f"keeps_final_observations of the agent's class does not work with {what}: leave one of the two out"
     if observes != "own" and not environments.agents:
         given = f"={observes!r}" if isinstance(observes, str) else ""
-        return f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys"
+        return f"critic_observes{given} is for multi-agent environments: leave it out, or use critic_keys"
     return None
 
 
@@ -142,7 +142,7 @@ def is_tensor_env(value: object) -> bool:
 
 
 def _lacking(value: Any) -> str:
-    """What an object lacks to be an environment of several agents or of tensors, if it seems to be one.
+    """What an object lacks to be a multi-agent environment or of tensors, if it seems to be one.
 
     It is the end of an error.
     """
@@ -150,7 +150,7 @@ def _lacking(value: Any) -> str:
         methods = ("reset", "step", "observation_space", "action_space")
         parts = [f"the method {name}" for name in methods if not callable(getattr(value, name, None))]
         parts += [] if hasattr(value, "possible_agents") else ["the list possible_agents"]
-        return f", which lacks {', '.join(parts)} to be an environment of several agents"
+        return f", which lacks {', '.join(parts)} to be a multi-agent environment"
     if not hasattr(value, "num_envs") or isinstance(value, VectorEnv):
         return ""
     if hasattr(value, "get_observations") and hasattr(value, "num_actions"):
@@ -270,7 +270,7 @@ def _made_by(
         if isinstance(made, gym.Env):
             require_spaces(made)
         elif is_parallel(made) or takes_turns(made):
-            kind = "environments of several agents"
+            kind = "multi-agent environments"
             options.refuse(
                 kind, "frame_stack", "reward_weights", remedy="leave it out, or do it within the environment"
             )

@@ -1,4 +1,4 @@
-"""An environment of several agents, like PettingZoo's `ParallelEnv` or `AECEnv`: a row for each agent.
+"""A multi-agent environment, like PettingZoo's `ParallelEnv` or `AECEnv`: a row for each agent.
 
 Agents act at the same time in a `ParallelEnvironment`, and one after the other in a `TurnBasedEnvironment`. PettingZoo
 is not imported: any object with its methods is such an environment.
@@ -27,12 +27,12 @@ STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 def is_parallel(made: Any) -> bool:
-    """Whether an object is an environment of several agents that act at the same time."""
+    """Whether an object is a multi-agent environment that act at the same time."""
     return _has_methods(made, "reset", "step", "observation_space", "action_space") and not hasattr(made, "last")
 
 
 def takes_turns(made: Any) -> bool:
-    """Whether an object is an environment of several agents that take turns."""
+    """Whether an object is a multi-agent environment that take turns."""
     return _has_methods(made, "reset", "step", "last", "observation_space", "action_space")
 
 

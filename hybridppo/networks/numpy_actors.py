@@ -24,7 +24,7 @@ NumpyActivation = Literal["tanh", "relu"]
 
 CHUNK = 8
 FORBIDDEN = -1e8
-"""The logit of a forbidden action: its probability and its gradient are 0."""
+"""The logit of a masked action: its probability and its gradient are 0."""
 
 
 class ArrayActor:

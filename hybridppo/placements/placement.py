@@ -155,7 +155,7 @@ class SingleDevice(Placement):
 class Migrating(Placement):
     """Moves the actor to the sampling device for a rollout, and back to learn.
 
-    This is the textbook form, tensor by tensor as in `module.to`, and the reference that mirrors are measured against.
+    This is the usual `.to(device)` approach, tensor by tensor, and the reference that mirrors are measured against.
     `force_copy=True` also moves between equal devices, which tests the move without a GPU.
     """
 

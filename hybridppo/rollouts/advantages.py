@@ -44,7 +44,7 @@ def discounted_sums(*, terms: Tensor, decay: Tensor) -> Tensor:
     factors: Any
     forget: Callable[[Any, Any, float], Any]
     terms, decay = terms.detach(), decay.detach()
-    if terms.device.type == "cpu":  # NumPy's calls cost half of torch's, and have the same bits
+    if terms.device.type == "cpu":  # NumPy's calls cost half of torch's, and round alike
         sums, factors, forget = terms.numpy().copy(), decay.numpy().copy(), np.putmask
     else:
         sums, factors, forget = terms.clone(), decay.clone(), Tensor.masked_fill_

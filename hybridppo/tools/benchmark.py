@@ -144,7 +144,7 @@ def cases_of(suite: str, settings: Settings = "tuned", total_steps: int | None =
     unknown = [env_id for env_id in env_ids if env_id not in known_environments()]
     if unknown:
         raise ConfigurationError(
-            f"there are no tuned settings for {', '.join(unknown)}: ask for settings 'defaults'. "
+            f"there are no tuned hyperparameters for {', '.join(unknown)}: ask for settings 'defaults'. "
             f"Suites: {', '.join(SUITES)}"
         )
     found = {env_id: tuned_entry(env_id) for env_id in env_ids}

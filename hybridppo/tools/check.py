@@ -183,7 +183,7 @@ def check_env(
     report = EnvReport(env if isinstance(env, str) else shown_name(env))
     if note := package_of(env).note:
         report.add("note", note)
-    if isinstance(env, str):  # gymnasium makes no environments of several agents
+    if isinstance(env, str):  # gymnasium makes no multi-agent environments
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
         env = entry_point if getattr(entry_point, "policies", None) else env
     with contextlib.ExitStack() as stack, _reported(report, "it fails"):

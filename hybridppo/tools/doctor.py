@@ -167,10 +167,10 @@ def _threads() -> str:
     np.ones((2, 2)) @ np.ones((2, 2))  # loads libraries that are loaded at their first use
     libraries.cache_clear()  # more may have been loaded since they were looked for
     with limit_threads(1):
-        require(torch.get_num_threads() == 1, f"torch was told 1 thread and has {torch.get_num_threads()}")
+        require(torch.get_num_threads() == 1, f"torch was set to 1 thread and has {torch.get_num_threads()}")
         blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
         for library in blas:
-            said = f"{library['internal_api']} was told 1 thread and has {library['num_threads']}"
+            said = f"{library['internal_api']} was set to 1 thread and has {library['num_threads']}"
             require(library["num_threads"] == 1, said)
     kernels = [f"{b['internal_api']} {b['version'] or ''} {b.get('architecture') or ''}".strip() for b in blas]
     return f"torch has {torch.get_num_threads()}; {', '.join(kernels)}"

@@ -89,7 +89,7 @@ def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
     entries = known_environments(file)
     if env_id not in entries:
         raise ConfigurationError(
-            f"there are no tuned settings for {env_id!r}, but for: {', '.join(entries)}. Leave tuned out, give "
+            f"there are no tuned hyperparameters for {env_id!r}, but for: {', '.join(entries)}. Leave tuned out, give "
             f"settings of your own, or search for some: {command('hybridppo', 'tune', env_id)}"
         )
     found = entries[env_id]
@@ -114,7 +114,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
         if not all(isinstance(entry, dict) for entry in entries.values()):
             raise TypeError("an entry is no object")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"{path} is no file of tuned settings: {error}") from error
+        raise ConfigurationError(f"{path} is no file of tuned hyperparameters: {error}") from error
     return entries
 
 

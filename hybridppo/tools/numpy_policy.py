@@ -72,7 +72,7 @@ class Policy:
             row = state[: about["memory_size"]]
             row = row if mask is None else np.concatenate((row, mask))
         elif state is not None:
-            raise ValueError("this policy has no memory: leave state out")
+            raise ValueError("this policy is not recurrent: leave state out")
         activate = np.tanh if about["activation"] == "tanh" else lambda numbers: np.maximum(numbers, 0.0)
         layers = [(self._arrays[f"weight_{i}"], self._arrays[f"bias_{i}"]) for i in range(about["num_layers"])]
         for weight, bias in layers[:-1]:

@@ -175,7 +175,7 @@ class Person:
 
     Args:
         name: the agent.
-        game: an environment of several agents.
+        game: a multi-agent environment.
 
     Raises:
         ConfigurationError: if there is no such agent, or its actions are not numbers.

@@ -1,4 +1,4 @@
-"""A user's environment of several agents: hunters on a line, and prey that leaves when it is caught."""
+"""A user's multi-agent environment: hunters on a line, and prey that leaves when it is caught."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete

@@ -14,7 +14,7 @@ F = np.float32
 
 
 class NumpyTag:
-    """Environments of several agents; each starts a new episode when one is over.
+    """Multi-agent environments; each starts a new episode when one is over.
 
     Args:
         num_envs: `E`.

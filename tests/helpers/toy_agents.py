@@ -1,4 +1,4 @@
-"""Environments of several agents whose true returns are known, for the tests to import. None needs PettingZoo."""
+"""Multi-agent environments whose true returns are known, for the tests to import. None needs PettingZoo."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

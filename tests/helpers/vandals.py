@@ -114,7 +114,7 @@ class VandalVector(VectorEnv[Any, Any, Any]):
 
 
 class VandalOthers:
-    """An environment of several agents, or of tensors: `step` takes all actions, `reset` a seed."""
+    """A multi-agent environment, or of tensors: `step` takes all actions, `reset` a seed."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._vandalism = env, Vandalism()

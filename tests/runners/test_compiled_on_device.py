@@ -416,7 +416,7 @@ def test_zeros_of_absent_agents_are_not_out_of_bounds(
 
 @pytest.mark.parametrize(
     ("config", "placement", "reason"),
-    [({"recurrent": "gru"}, {}, "the actor has a memory"), ({}, {"max_lag": 1}, "sampling and learning overlap")],
+    [({"recurrent": "gru"}, {}, "the actor is recurrent"), ({}, {"max_lag": 1}, "sampling and learning overlap")],
 )
 def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
     config: Any, placement: Any, reason: str, stand_in: str, caplog: pytest.LogCaptureFixture

@@ -574,7 +574,7 @@ def test_forgetting_is_never_silent() -> None:
             agent.act(observation, state=wrong)
     plain = PPO(BOX, gym.spaces.Discrete(2), ppo_config())
     assert plain.act(BOX.sample(), state=None)[1] is None
-    with pytest.raises(EnvError, match="state must be None for an agent without a memory"):
+    with pytest.raises(EnvError, match="state must be None for an agent that is not recurrent"):
         plain.act(BOX.sample(), state=state)
 
 

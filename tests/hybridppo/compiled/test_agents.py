@@ -1,4 +1,4 @@
-"""Compiled environments of several agents: the same as in Python, fused, divided, saved, shared by one policy."""
+"""Compiled multi-agent environments: the same as in Python, fused, divided, saved, shared by one policy."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -230,7 +230,7 @@ VECTOR = Box(-np.inf, np.inf, (1,), np.float32)
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(EnvError, match="critic_observes='state' needs a state_space, and Drift has none: pass state"):
         train(SMALL, "state", drifting())
-    with pytest.raises(ConfigurationError, match="critic_observes='all' is for environments of several agents"):
+    with pytest.raises(ConfigurationError, match="critic_observes='all' is for multi-agent environments"):
         train(SMALL, "all", "CartPole-v1")
     with pytest.raises(ConfigurationError, match="Drift has no function observe_state"):
         drifting(state_space=VECTOR, writes=False)

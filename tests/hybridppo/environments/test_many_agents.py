@@ -1,4 +1,4 @@
-"""Environments of several agents: which rows of a rollout are steps, whose they are, and what is refused."""
+"""Multi-agent environments: which rows of a rollout are steps, whose they are, and what is refused."""
 
 import re
 import sys

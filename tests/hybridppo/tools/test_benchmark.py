@@ -48,7 +48,7 @@ def test_defaults_need_steps() -> None:
 
 
 def test_what_is_no_suite_names_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"no tuned settings for atari.*classic, box2d, mujoco"):
+    with pytest.raises(ConfigurationError, match=r"no tuned hyperparameters for atari.*classic, box2d, mujoco"):
         cases_of("atari")
     with pytest.raises(ConfigurationError, match="ids with commas"):
         cases_of(" , ")

@@ -81,7 +81,7 @@ def test_a_library_that_keeps_its_threads_is_a_failure(monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor, "threadpool_info", lambda: [stubborn])
     check = found("threads", monkeypatch)
     assert not check.passed
-    assert "openblas was told 1 thread and has 7" in check.detail
+    assert "openblas was set to 1 thread and has 7" in check.detail
 
 
 @pytest.mark.parametrize(

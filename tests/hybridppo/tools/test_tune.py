@@ -107,7 +107,7 @@ def test_tuned_steps_are_those_of_the_entry(tmp_path: Path, monkeypatch: pytest.
 
 def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", env_id="Taxi-v3") == 2
-    assert "no tuned settings for 'Taxi-v3'" in capsys.readouterr().err
+    assert "no tuned hyperparameters for 'Taxi-v3'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -469,7 +469,7 @@ class OldAgents:
 
 
 def test_an_environment_of_agents_that_lacks_something_is_told_what() -> None:
-    said = "made OldAgents, which lacks the method action_space, the list possible_agents to be an environment of sev"
+    said = "made OldAgents, which lacks the method action_space, the list possible_agents to be a multi-agent"
     assert said in str(hybridppo.check_env(OldAgents))
 
 

@@ -197,14 +197,12 @@ class Trainer:
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(cell), file=process.stdin, flush=True)
         answer = process.stdout.readline()
-        timer.cancel()
-        if answer:
-            found: Row = json.loads(answer)
-            if "left_out" in found:
-                process.wait()
-            return found
+        found: Row = json.loads(answer or "{}")
+        code = process.wait() if "steps_per_second" not in found else None
         took = time.monotonic() - start
-        code = process.wait()
+        timer.cancel()
+        if found:
+            return found
         return {
             "left_out": f"it took longer than {limit:.0f} s" if took >= limit else f"its process ended with code {code}"
         }
@@ -222,14 +220,15 @@ class Day:
         self.arguments = arguments
         self.cores = os.cpu_count() or 1
         self.sites = carry.unpack(arguments.wheels, ROOT / "build" / "carried") if arguments.wheels else {}
-        if carry.COMMON in self.sites:
-            sys.path.append(str(self.sites[carry.COMMON]))  # psutil and others
+        common = [str(self.sites[carry.COMMON])] if carry.COMMON in self.sites else []
+        inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *common, *inherited])
+        sys.path += [str(ROOT), *common]
 
     def environment(self, peer: str = "") -> dict[str, str]:
-        """The variables of a process: this repository, a peer's own packages, and the common ones."""
-        paths = [ROOT, *(self.sites[name] for name in (peer, carry.COMMON) if name in self.sites)]
-        inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
-        return machine.environment(PYTHONPATH=os.pathsep.join([*map(str, paths), *inherited]))
+        """The variables of a process: a peer's own packages come before the common ones."""
+        own = [str(self.sites[peer])] if peer in self.sites else []
+        return machine.environment(PYTHONPATH=os.pathsep.join([*own, os.environ["PYTHONPATH"]]))
 
     def cells(self, cells_of: Callable[[int], list[Row]], deadline: float) -> Iterator[Row]:
         """A row for each cell of a part."""
@@ -429,7 +428,6 @@ def main() -> None:
         parser.error("torch finds no CUDA device: try the script with --device cpu")
     ends = time.monotonic() + 60.0 * arguments.minutes
     arguments.output.mkdir(parents=True, exist_ok=True)
-    sys.path.append(str(ROOT))  # if nothing is installed
     day = Day(arguments)
     run: dict[str, Callable[[float], Iterator[Row]]] = {
         "tests": day.tests,
@@ -443,7 +441,7 @@ def main() -> None:
         rows: list[Row] = []
         for row in run[part](start + share_of(part, parts, ends - start)):
             rows.append(row)
-            figure = row.get("left_out") or f"{row.get('steps_per_second', 0.0):,.0f} steps/s"
+            figure = row.get("left_out") or row.get("outcomes") or f"{row['steps_per_second']:,.0f} steps/s"
             print(f"  {part}: {work_of(row)}: {name_of(row)}: {figure}", file=sys.stderr, flush=True)
             taken = time.monotonic() - start
             machine.save(part, {"device": arguments.device, "seconds": taken, "rows": rows}, arguments.output)

@@ -83,13 +83,11 @@ class DeterministicActions(Exploration, BoxDistribution):
         actions = np.tanh(outputs)
         actions *= noise[..., -1:]
         actions += noise[..., :-1]
-        bounded: Array = np.clip(actions, np.float32(-1.0), np.float32(1.0), out=actions)
-        return bounded
+        return np.clip(actions, np.float32(-1.0), np.float32(1.0), out=actions)
 
     def mode(self, outputs: Array) -> Array:
         """The actor's actions without noise."""
-        actions: Array = namespace_of(outputs).tanh(outputs)
-        return actions
+        return namespace_of(outputs).tanh(outputs)
 
     def _scaled(self, actions: Any) -> Any:
         return self.center + self.half_width * actions

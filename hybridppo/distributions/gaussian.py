@@ -170,8 +170,7 @@ def _log_slope(numbers: Tensor) -> Tensor:
 
 def log_slope(numbers: Array) -> Array:
     """`_log_slope` in NumPy."""
-    slopes: Array = np.float32(2.0) * (np.float32(math.log(2.0)) - numbers - np.logaddexp(np.float32(0), -2 * numbers))
-    return slopes
+    return np.float32(2.0) * (np.float32(math.log(2.0)) - numbers - np.logaddexp(np.float32(0), -2 * numbers))
 
 
 @cache

@@ -52,8 +52,7 @@ class DistributionOfPolicies(Distribution):
         games = *shape[:-1], shape[-1] // self._num_agents
         pairs = zip(self.distributions, self.agents, strict=True)
         drawn = [distribution.draw_noise(generator, (*games, len(own))) for distribution, own in pairs]
-        found: Array = self._of_all(np.empty((*shape, 0)), drawn, self.noise_size, np.float32)
-        return found
+        return self._of_all(np.empty((*shape, 0)), drawn, self.noise_size, np.float32)
 
     @property
     def num_words(self) -> int:  # noqa: D102 - as in the base

@@ -102,8 +102,7 @@ class StateDependentGaussian(Distribution):
             d_log_std = weighted * noise - d_log_prob + d_entropy
             np.dot(d_log_std / variance, squares, out=d_free)
             d_free *= entries
-            d_mean: Array = weighted * precision
-            return d_mean
+            return weighted * precision
 
         return log_prob, log_scale + (constant + half), backward
 

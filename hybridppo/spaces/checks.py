@@ -133,8 +133,7 @@ def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array
         raise BadValueError(
             f"{name}{wrong.tolist()} is {array[tuple(wrong)]}, and must be 1 if the action is allowed, else 0"
         )
-    allowed: Array = array.astype(np.float32)
-    return allowed
+    return array.astype(np.float32)
 
 
 def _has_truths_only(array: Array) -> bool:

@@ -203,9 +203,7 @@ def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> A
     return made
 
 
-def _maker_of(
-    source: str, num_envs: int, options: EnvironmentOptions, threads: int, own_number: bool
-) -> Callable[[], Any]:
+def _maker_of(source: str, num_envs: int, options: EnvironmentOptions, threads: int, own_number: bool) -> Any:
     """A function that makes an environment of an id, or its vectorised form if it has one that may be used."""
     require_package(source)
     package, env_kwargs = package_of(source), options.env_kwargs or {}
@@ -217,11 +215,10 @@ def _maker_of(
         options.refuse(kind, "frame_stack", remedy="pass a function that makes one environment")
         if own_number:  # for evaluations and checks, which step all of them at once
             env_kwargs = without_batch_size(env_kwargs)
+        if "batch_size" in env_kwargs:
+            options.refuse("batch_size in env_kwargs", "vectorization", *NEED_COPIES)
         if may_be_vector:
             return partial(package.vector, source, num_envs, options.episodic_life, threads, **env_kwargs)
-        if "batch_size" in env_kwargs and num_envs > 1:
-            what = f"batch_size={shown(env_kwargs['batch_size'])} in env_kwargs does not work with single copies"
-            raise ConfigurationError(f"{what}: leave it out, or vectorization='sync' and on_env_error='restart'")
     elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
         try:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)

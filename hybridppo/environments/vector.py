@@ -46,7 +46,6 @@ from hybridppo.system.validation import require_whole
 logger = logging.getLogger(__name__)
 
 _TRUTH = np.dtype(np.bool_)
-ONE_OF_THEM = "let the function make one environment, and set num_workers"
 
 
 class VectorEnvironments(Environments):
@@ -241,7 +240,8 @@ class VectorEnvironments(Environments):
     def state(self) -> list[EnvState]:
         """The plain data of the whole vector, and the rows that will be resets."""
         if isinstance(self.vector.unwrapped, AsyncVectorEnv):
-            raise EnvStateError(f"environments of an AsyncVectorEnv are in other processes: {ONE_OF_THEM}")
+            what = "environments of an AsyncVectorEnv are in other processes"
+            raise EnvStateError(f"{what}: let the function make one environment, and set num_workers")
         walk = Walk(self.vector)
         if walk.hidden:
             what = f"{type(self.vector).__name__}{walk.hidden[0]}, which cannot be saved"
@@ -287,20 +287,17 @@ class VectorEnvironments(Environments):
         """The final observations of these environments, which were reset in the same step."""
         if not indices:
             return []
-        if not (isinstance(infos, Mapping) and "final_obs" in infos):
-            found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
-            raise self._failure_in_step(
-                f"environments {[self._number(i) for i in indices]} were truncated and reset in the same step, but "
-                f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
-            )
-        finals = infos["final_obs"]
+        finals = infos.get("final_obs") if isinstance(infos, Mapping) else None
         try:
             each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
         except (KeyError, IndexError, TypeError, ValueError):
             each = []
         if len(each) != len(self._envs):
-            what = f"infos['final_obs'] must have an observation for each of {len(self._envs)} environments"
-            raise self._failure_in_step(f"{what}, and is {shown(finals)}")
+            raise self._failure_in_step(
+                f"environments {[self._number(i) for i in indices]} were truncated and reset in the same step, so that "
+                f"infos['final_obs'] must have an observation for each of {len(self._envs)} environments, and it is "
+                f"{shown(finals)}: put it there, or use next_step autoreset"
+            )
         try:
             encoded = [self.encode.one(each[i]) for i in indices]
         except BadValueError as error:

@@ -158,7 +158,7 @@ def test_arguments_that_a_pool_does_not_take_are_refused(env_kwargs: dict[str, A
     pytest.importorskip("envpool")
     with pytest.raises(ConfigurationError, match=message):
         make_environments("envpool/Pong-v5", 2, env_kwargs=env_kwargs)
-    with pytest.raises(ConfigurationError, match="in env_kwargs does not work with single copies"):
+    with pytest.raises(ConfigurationError, match="vectorization='sync' does not work with batch_size in env_kwargs"):
         make_environments("envpool/Pong-v5", 2, env_kwargs={"batch_size": 1}, vectorization="sync")
 
 

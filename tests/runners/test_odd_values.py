@@ -96,7 +96,7 @@ def test_final_observations_that_are_none(finals: Any) -> None:
 def test_infos_that_are_none() -> None:
     words = (
         r"environments 0 to 3, .*, failed in step \d+: environments \[.*\] were truncated and reset in the same step, "
-        "but `infos` has no 'final_obs' to bootstrap from .it is None"
+        "so that infos..final_obs.. must have an observation for each of 4 environments, and it is None"
     )
     with pytest.raises(EnvError, match=words):
         train(lambda: Changed(KINDS["box"].make, AutoresetMode.SAME_STEP, without_infos))

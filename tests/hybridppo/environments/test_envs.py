@@ -160,7 +160,7 @@ def test_only_next_step_spends_rows_on_resets(mode: AutoresetMode) -> None:
 def test_same_step_without_final_observations_is_an_error() -> None:
     environments = wrap(UndeclaredVector([((1, "truncated"),)]), "same_step")
     environments.reset(seed=0)
-    with pytest.raises(EnvError, match=r"environments \[0\] were truncated .* no 'final_obs'"):
+    with pytest.raises(EnvError, match=r"environments \[0\] were truncated .* infos\['final_obs'\] must have"):
         environments.step(np.zeros(1, dtype=np.int64))
 
 

@@ -304,6 +304,8 @@ class Check(Command):
     """Keyword arguments for gymnasium.make, or for the function that makes the environment, as a JSON object."""
     imports: str = ""
     """Modules that register environments, to import first, with commas between them."""
+    reward_weights: tuple[float, ...] = ()
+    """For environments whose reward is several numbers: the weight of each in their sum, which is the reward."""
     steps: int = 2000
     """The largest number of steps to make."""
     seconds: float = SECONDS_TO_CHECK

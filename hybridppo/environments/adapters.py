@@ -40,7 +40,7 @@ class OldInterface(gym.Env[Any, Any]):
             space_like(getattr(env, each), f"the {each} of {name}") for each in ("observation_space", "action_space")
         )
         self.metadata, self.render_mode = getattr(env, "metadata", {}), getattr(env, "render_mode", None)
-        self._takes_seed, seed = takes_seed(env.reset if not isinstance(env, gym.Env) else env.unwrapped.reset), None
+        self._takes_seed, seed = takes_seed(env.reset), None
         if not self._takes_seed:
             seed = getattr(getattr(env, "unwrapped", env), "seed", None)
         self._seed = seed if callable(seed) else None
@@ -81,6 +81,18 @@ class OldInterface(gym.Env[Any, Any]):
         getattr(self.env, "close", lambda: None)()
 
 
+def with_old_interface(made: Any) -> Any:
+    """An environment with `OldInterface`, beneath gymnasium's wrappers, which pass a seed on and take five values."""
+    inner = made
+    while isinstance(inner, gym.Wrapper) and isinstance(inner.env, gym.Wrapper):
+        inner = inner.env
+    if not isinstance(inner, gym.Wrapper):
+        return OldInterface(made)
+    if not isinstance(inner.env, OldInterface):
+        inner.env = OldInterface(inner.env)
+    return made
+
+
 def space_like(space: Any, what: str) -> gym.Space[Any]:
     """A space of gymnasium that is like a space of gym, by the name of its class and its attributes.
 
@@ -90,6 +102,8 @@ def space_like(space: Any, what: str) -> gym.Space[Any]:
     if isinstance(space, gym.Space):
         return space
     kind = type(space).__name__
+    if kind == "list":  # of several agents
+        return gym.spaces.Tuple([space_like(part, what) for part in space])
     if kind == "Box":
         dtype = np.dtype(space.dtype)
         low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))

@@ -357,9 +357,9 @@ def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: A
 def adapted(made: Any) -> Any:
     """The environment, or an adapter with gymnasium's or PettingZoo's interface, of which a warning tells once."""
     if _has_old_interface(made):
-        from hybridppo.environments.adapters import OldInterface
+        from hybridppo.environments.adapters import with_old_interface
 
-        made = OldInterface(made)
+        made = with_old_interface(made)
     if isinstance(made, gym.Env) and _has_agents(made):
         from hybridppo.environments.adapters import TupleOfAgents
 
@@ -379,10 +379,12 @@ def _has_old_interface(made: Any) -> bool:
 
 
 def _has_agents(env: Any) -> bool:
-    """Whether an environment's spaces are tuples with a part for each of the agents that it says it has."""
+    """Whether an environment's spaces are lists, or tuples with a part for each of the agents that it says it has."""
     spaces: list[Any] = [env.observation_space, env.action_space]
     if not all(isinstance(space, gym.spaces.Tuple) for space in spaces):
         return False
+    if isinstance(env.unwrapped.action_space, list):  # OldInterface makes a Tuple of it
+        return True
     counts = {_count(getattr(env.unwrapped, name, None)) for name in COUNTS}
     return len(spaces[0].spaces) == len(spaces[1].spaces) in counts
 

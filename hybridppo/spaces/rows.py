@@ -181,7 +181,7 @@ class RowLayout:
         if not self.images:
             return numbers
         if not rows.is_floating_point():
-            numbers = numbers.contiguous().view(rows.dtype)
+            numbers = numbers.clone(memory_format=torch.contiguous_format).view(rows.dtype)
         return torch.cat((numbers, rows[..., numbers.shape[-1] :]), dim=-1)
 
     def pixels(self, rows: "Tensor") -> "list[Tensor]":

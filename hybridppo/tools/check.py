@@ -156,6 +156,7 @@ def check_env(
     *,
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
+    reward_weights: tuple[float, ...] = (),
     steps: int = 2000,
     seconds: float = SECONDS_TO_CHECK,
     seed: int = 0,
@@ -167,6 +168,7 @@ def check_env(
             tensors.
         env_kwargs: as for `train`.
         imports: as for `train`.
+        reward_weights: as for `train`.
         steps: the largest number of steps to make.
         seconds: the time limit, in seconds. The report has the number of steps made, and what there was no time for.
         seed: seed of the resets and of the actions.
@@ -188,7 +190,7 @@ def check_env(
         env = entry_point if getattr(entry_point, "policies", None) else env
     with contextlib.ExitStack() as stack, _reported(report, "it fails"):
         with _reported(report, "it cannot be made"):
-            check = _Check(env, report, seed, env_kwargs)
+            check = _Check(env, report, seed, {"env_kwargs": env_kwargs, "reward_weights": reward_weights})
         if report.is_usable:
             stack.callback(check.environments.close)
             check.look_at_spaces()
@@ -201,8 +203,8 @@ def check_env(
 class _Check:
     """A check of the environments that a training would step: one, or as many as an object of tensors has."""
 
-    def __init__(self, source: EnvSource, report: EnvReport, seed: int, env_kwargs: dict[str, Any] | None) -> None:
-        self._source, self._report, self._seed, self._env_kwargs = source, report, seed, env_kwargs
+    def __init__(self, source: EnvSource, report: EnvReport, seed: int, options: dict[str, Any]) -> None:
+        self._source, self._report, self._seed, self._options = source, report, seed, options
         self._has_masks = False
         self.environments = self._make()
         if isinstance(self.environments, VectorEnvironments):
@@ -217,8 +219,8 @@ class _Check:
     def _make(self) -> Environments:
         start = time.perf_counter()
         vectorization = "sync" if isinstance(source_of(self._source), str) else "auto"
-        options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
-        made = make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
+        options = {"vectorization": vectorization, "action_masks": self._has_masks, **self._options}
+        made = make_environments(self._source, 1, own_number=True, **options)
         self._seconds_to_make = time.perf_counter() - start
         return made
 

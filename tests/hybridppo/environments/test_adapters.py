@@ -28,16 +28,33 @@ class Plain(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.steps = 0
-        return SEEN, {}
+        return SEEN.copy(), {}
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        return SEEN, 1.0, self.steps == 5, False, {}
+        return SEEN.copy(), 1.0, self.steps == 5, False, {}
 
 
 class Seedless(Plain):
     def reset(self) -> Any:  # type: ignore[override]
         return super().reset()
+
+
+gym.register("Seedless-v0", Seedless, max_episode_steps=3)
+
+
+class Market:
+    """As econgym has it: lists of spaces, observations and rewards, one for each agent."""
+
+    observation_space, action_space = [Box(-1.0, 1.0, (2,))] * 2, [Discrete(3)] * 2
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.steps = 0
+        return [SEEN, SEEN]
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        return [SEEN, SEEN], [1.0, 2.0], False, self.steps == 5, {}
 
 
 class OfGym:
@@ -107,7 +124,7 @@ def train(make: Any, **options: Any) -> hybridppo.TrainResult:
 
 
 @pytest.mark.parametrize(
-    "make", [Seedless, OfGym, Warehouse, lambda: Warehouse(False), lambda: TupleOfAgents(Warehouse())]
+    "make", [Seedless, OfGym, Warehouse, Market, lambda: Warehouse(False), lambda: TupleOfAgents(Warehouse())]
 )
 def test_an_environment_of_another_interface_is_checked_trained_and_evaluated(make: Any) -> None:
     assert hybridppo.check_env(make, steps=30).is_usable
@@ -131,6 +148,16 @@ def test_the_interface_of_gym_becomes_that_of_gymnasium(caplog: pytest.LogCaptur
     adapters._say.cache_clear()
     adapted(Seedless()).reset(seed=1)
     assert "the reset of Seedless takes no seed" in caplog.text
+
+
+def test_an_old_interface_lies_beneath_the_wrappers_of_gymnasium() -> None:
+    """They pass seed=None on to a reset that takes no seed."""
+    env = adapted(gym.make("Seedless-v0"))
+    assert env.reset(seed=0)[1] == {}
+    assert [env.step(0)[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]
+    assert adapted(env) is env
+    assert isinstance(env.get_wrapper_attr("env").env.env, OldInterface)
+    assert train("Seedless-v0").metrics["episode_length_mean"] == 3
 
 
 def test_spaces_of_gym_are_known_by_their_names() -> None:
@@ -164,6 +191,8 @@ def test_a_tuple_of_agents_gives_each_its_own() -> None:
 def test_several_rewards_are_weighed_and_measured(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match=r"must be one number, and is .*: reward_weights \(--reward-weights\) makes one"):
         train(TwoGoals)
+    assert not hybridppo.check_env(TwoGoals, steps=9).is_usable
+    assert hybridppo.check_env(TwoGoals, steps=9, reward_weights=(1.0, 0.25)).is_usable
     result = train(TwoGoals, reward_weights=(1.0, 0.25), run_dir=tmp_path / "run")
     assert result.metrics["episode_return_mean"] == pytest.approx(5 * (1.0 - 0.5))
     assert (result.metrics["info/reward_0"], result.metrics["info/reward_1"]) == (1.0, -2.0)

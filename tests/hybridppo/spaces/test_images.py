@@ -158,6 +158,13 @@ def test_images_without_room_for_a_convolution_are_refused(shape: tuple[int, ...
         make_environments(source, 2)
 
 
+def test_a_single_number_beside_an_image_is_replaced_in_no_rows() -> None:
+    """A rollout without truncated episodes has no final observations, and such a tensor may have any strides."""
+    layout = ObservationEncoder(Dict(number=Box(-1.0, 1.0, (1,)), seen=image_space(6, 5, 1))).layout
+    numbers = torch.zeros(1).as_strided((0, 1), (1, 0))
+    assert layout.replaced(torch.zeros((0, 4 + 30), dtype=torch.uint8), numbers).shape == (0, 4 + 30)
+
+
 def test_a_mask_beside_an_image_leaves_it_bytes() -> None:
     space = MaskedObservation(image_space(6, 5, 1), 3)
     (image,) = some_images(1, (6, 5, 1))

@@ -7,6 +7,7 @@
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make notebooks  run the notebooks, and store their outputs in them (options: make notebooks ARGS="01 06")
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
+# make worlds   try other people's environments, and write the table of docs/worlds.md (options: make worlds ARGS="rware")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-peers  the same beside PPO of other libraries, each in an environment of its own
@@ -16,7 +17,7 @@
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test oldest lint slow gpu extras docs notebooks wheel bench bench-peers bench-all gpu-day clean
+.PHONY: train test oldest lint slow gpu extras docs notebooks worlds wheel bench bench-peers bench-all gpu-day clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -57,6 +58,9 @@ docs: $(VENV)/installed-docs
 
 notebooks: $(VENV)/installed-extras
 	$(BIN)/python scripts/notebooks.py $(ARGS)
+
+worlds: $(VENV)/installed-dev
+	$(BIN)/python scripts/worlds.py $(ARGS)
 
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py $(ARGS)
@@ -99,15 +103,16 @@ $(VENV)/installed-docs: $(VENV)/installed-dev
 	$(INSTALL) --editable ".[docs]"
 	touch $@
 
-# What `make extras` installs, extras of setup.cfg, a line for each kind of part.
+# What `make extras` installs: extras of setup.cfg, a line for each kind of part, and some packages of `make worlds`.
 COMPILED := compiled,ptx
 CLUSTERS := ray
 TOOLS := plot,video,onnx,tune,hub,docs
 TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
+WORLDS := econgym lbforaging mo-gymnasium
 
 $(VENV)/installed-extras: $(VENV)/installed-dev
-	$(INSTALL) --editable ".[$(COMPILED),$(CLUSTERS),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]"
+	$(INSTALL) --editable ".[$(COMPILED),$(CLUSTERS),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]" $(WORLDS)
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

@@ -29,7 +29,7 @@ from hybridppo.rollouts.rollout import FinalObservations, Layout, Rollout
 from hybridppo.runners.acting import Acting, parts_of
 from hybridppo.runners.acting import layout as layout_of_acting
 from hybridppo.runners.filling import Flag, StepperState
-from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
+from hybridppo.runners.processes import ACTED, LocalProcesses, Pool, WorkerLostError, packed
 from hybridppo.runners.sampler import RolloutPlan, on_one_thread
 from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
@@ -136,7 +136,7 @@ class Processes(LocalProcesses, Transport):
         if work.acting is not None:
             arrays = {name: self.arrays[name] for name in work.acting}
             parts = list(setup["parts"].values())
-            self.acting = Acting(arrays, parts, lambda worker, group: self.ask(worker, "acted", group))
+            self.acting = Acting(arrays, parts, lambda worker, group: self.send(worker, packed(ACTED, group)))
         self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None

@@ -251,8 +251,7 @@ class TorchActor:
     def on_device(self, observations: Tensor) -> Tensor:
         """`[N, obs] -> [N, outputs]` for tensors on the network's device, without copies."""
         with self._crossing.queue():
-            outputs: Tensor = self._network(observations)
-            return outputs
+            return self._network(observations)
 
     def addresses(self) -> list[int]:
         """The addresses of the network's parameters and buffers."""
@@ -348,8 +347,7 @@ class TorchRecurrentActor(TorchActor):
     def _advance(self, rows: Tensor) -> Tensor:
         outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
         self._state = states[0]
-        first: Tensor = outputs[0]
-        return first
+        return outputs[0]
 
     @torch.no_grad()
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ from hybridppo.agents.ppo.ppo import PPO as PPO
 from hybridppo.auto.auto import Auto as Auto
 from hybridppo.distributions.own import ActionDistribution as ActionDistribution
 from hybridppo.environments.adapters import TupleOfAgents as TupleOfAgents
+from hybridppo.environments.adapters import TwoPlayers as TwoPlayers
 from hybridppo.environments.packages import make_env as make_env
-from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
 from hybridppo.environments.wrappers import FrameStack as FrameStack
 from hybridppo.errors import CallbackError as CallbackError
 from hybridppo.errors import CheckpointError as CheckpointError

@@ -1,5 +1,6 @@
-"""Environments with habits of their own: tuples of agents, vectors of rewards, and gym's interface before 0.26."""
+"""Environments with habits of their own: several agents in gymnasium's interface, vectors of rewards, and old gym's."""
 
+import copy
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -8,10 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from hybridppo.environments.base import Outer
 from hybridppo.environments.checks import five_of, takes_seed, two_of
+from hybridppo.environments.wrappers import MASK
 from hybridppo.errors import BadValueError, EnvError, shown
 
 logger = logging.getLogger(__name__)
+
+CURRENT_PLAYER = "current_player"
+"""The key of infos that says whose turn it is, as in EnvPool's games of two players."""
 
 
 @cache
@@ -20,7 +26,19 @@ def _say(what: str) -> None:
     logger.warning("%s", what)
 
 
-class OldInterface(gym.Env[Any, Any]):
+class Adapter(Outer):
+    """An environment with another interface."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata, self.render_mode = getattr(env, "metadata", {}), getattr(env, "render_mode", None)
+
+    def render(self) -> Any:
+        """The picture of the environment."""
+        return self.env.render()
+
+
+class OldInterface(Adapter, gym.Env[Any, Any]):
     """An environment of gym before 0.26, or with a `reset` that takes no seed, as a `gymnasium.Env`.
 
     `reset()` may return the observation alone, and `step` the four values of gym before 0.26: observation, reward, done
@@ -35,24 +53,19 @@ class OldInterface(gym.Env[Any, Any]):
     """
 
     def __init__(self, env: Any) -> None:
-        self.env, name = env, type(getattr(env, "unwrapped", env)).__name__
+        super().__init__(env)
+        name = type(self.unwrapped).__name__
         self.observation_space, self.action_space = (
             space_like(getattr(env, each), f"the {each} of {name}") for each in ("observation_space", "action_space")
         )
-        self.metadata, self.render_mode = getattr(env, "metadata", {}), getattr(env, "render_mode", None)
         self._takes_seed, seed = takes_seed(env.reset), None
         if not self._takes_seed:
-            seed = getattr(getattr(env, "unwrapped", env), "seed", None)
+            seed = getattr(self.unwrapped, "seed", None)
         self._seed = seed if callable(seed) else None
         if not isinstance(env, gym.Env):
             _say(f"{name} is no gymnasium.Env: its reset and step are taken as those of gym or of gymnasium")
         if not self._takes_seed and self._seed is None:
             _say(f"the reset of {name} takes no seed: the seed of the training does not reach it")
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment itself, without wrappers."""
-        return getattr(self.env, "unwrapped", self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
@@ -71,14 +84,6 @@ class OldInterface(gym.Env[Any, Any]):
         observation, reward, done, info = result
         truncated = bool(info.get("TimeLimit.truncated", False))
         return observation, reward, done and not truncated, truncated, info
-
-    def render(self) -> Any:
-        """The picture of the environment."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment, if it can be closed."""
-        getattr(self.env, "close", lambda: None)()
 
 
 def with_old_interface(made: Any) -> Any:
@@ -121,7 +126,7 @@ def space_like(space: Any, what: str) -> gym.Space[Any]:
     raise EnvError(f"{what} must be a space of gymnasium or gym, got {shown(space)}")
 
 
-class TupleOfAgents:
+class TupleOfAgents(Adapter):
     """A gymnasium multi-agent environment, with the methods of PettingZoo's `ParallelEnv`.
 
         hybridppo.train(lambda: hybridppo.TupleOfAgents(gym.make("rware-tiny-2ag-v2")), total_steps=1_000_000)
@@ -138,7 +143,7 @@ class TupleOfAgents:
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
-        self.env, self.metadata, self.render_mode = env, env.metadata, env.render_mode
+        super().__init__(env)
         observed: Any = env.observation_space
         acted: Any = env.action_space
         are_tuples = isinstance(observed, gym.spaces.Tuple) and isinstance(acted, gym.spaces.Tuple)
@@ -153,11 +158,6 @@ class TupleOfAgents:
         self._acted = dict(zip(self.possible_agents, acted.spaces, strict=True))
         self._actions: dict[str, Any] = {}
         _say(f"{type(env.unwrapped).__name__} has {len(self.possible_agents)} agents, by its spaces: a row for each")
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment without its wrappers."""
-        return self.env.unwrapped
 
     def observation_space(self, agent: str) -> "gym.Space[Any]":
         """The agent's part of the space."""
@@ -191,14 +191,6 @@ class TupleOfAgents:
         self.agents = [agent for agent in self.agents if not (terminated[agent] or truncated[agent])]
         return found
 
-    def render(self) -> Any:
-        """The picture of the environment."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
     def _each(self, what: str, values: Any, *, is_shared: bool = False) -> dict[str, Any]:
         if is_shared:
             return dict.fromkeys(self.possible_agents, values)
@@ -211,6 +203,89 @@ class TupleOfAgents:
     def _infos(self, info: Any) -> dict[str, Any]:
         """The info of each agent: its own if there is a list of them; else the one of all."""
         return self._each("infos", info, is_shared=not isinstance(info, (list, tuple)))
+
+
+class TwoPlayers(Adapter):
+    """Two agents, `player_0` and `player_1`, who take turns in a gymnasium environment.
+
+        hybridppo.train(lambda: hybridppo.TwoPlayers(MyGame()), self_play=hybridppo.SelfPlay(), total_steps=1_000_000)
+
+    `info["current_player"]` of each reset and step, 0 or 1, is the player who acts next; the observation, and a mask in
+    `info["action_mask"]`, are this player's. The reward of a step is that of the player who acted, and the other player
+    gets its negative. The info of the last step is both players'. If a game is truncated, the return of the player who
+    would not act next is bootstrapped from its last observation.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        EnvError: if it is not a gymnasium environment.
+    """
+
+    possible_agents = ("player_0", "player_1")
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"TwoPlayers takes a gymnasium.Env, got {shown(env)}")
+        super().__init__(env)
+        self.agents: list[str] = []
+        self.agent_selection = ""
+        self.infos: dict[str, Any] = {}
+        self._seen: dict[str, Any] = {}
+        self._rewards: dict[str, Any] = {}
+        self._ends: tuple[Any, Any] = (False, False)
+
+    def observation_space(self, agent: str) -> "gym.Space[Any]":
+        """The space of the environment."""
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> "gym.Space[Any]":
+        """The space of the environment."""
+        return self.env.action_space
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a game; until the second player's first turn, both have the first observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        observation = copy.deepcopy(observation)
+        self.agents, self._ends = list(self.possible_agents), (False, False)
+        self._rewards = dict.fromkeys(self.agents, 0.0)
+        self._seen, self.infos = dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
+        self._begin_turn(observation, info)
+
+    def observe(self, agent: str) -> Any:
+        """The latest observation of an agent."""
+        return self._seen[agent]
+
+    def last(self) -> tuple[Any, Any, Any, Any, Any]:
+        """The five values of a step for the agent whose turn it is; the reward is the sum since its last action."""
+        agent = self.agent_selection
+        return self._seen[agent], self._rewards[agent], *self._ends, self.infos[agent]
+
+    def step(self, action: Any) -> None:
+        """Act for the agent whose turn it is, or remove it if the game has ended."""
+        agent = self.agent_selection
+        if any(self._ends):
+            self.agents.remove(agent)
+            self.agent_selection = self.agents[0] if self.agents else agent
+            return
+        observation, reward, *ends, info = five_of(self.env.step(action))
+        self._ends = ends[0], ends[1]
+        self._rewards[agent] = 0.0
+        for each in self.agents:
+            self._rewards[each] += reward if each == agent else -reward
+            if any(ends):  # also if nobody acts next; a mask belongs to what a player has observed
+                own = {key: value for key, value in self.infos[each].items() if key == MASK}
+                self.infos[each] = {**info, **own}
+        if not any(ends) or CURRENT_PLAYER in info:
+            self._begin_turn(observation, info)
+
+    def _begin_turn(self, observation: Any, info: Any) -> None:
+        player = info.get(CURRENT_PLAYER)
+        if player not in (0, 1):
+            raise BadValueError(f"its info['current_player'] must be 0 or 1, who acts next, and is {shown(player)}")
+        agent = self.agent_selection = self.possible_agents[int(player)]
+        # The other player's stays, also if the environment writes each observation into the same array.
+        self._seen[agent], self.infos[agent] = copy.deepcopy(observation), info
 
 
 class WeightedRewards(gym.Wrapper[Any, Any, Any, Any]):

@@ -53,6 +53,21 @@ class Steering(NamedTuple):
         return None
 
 
+class Outer:
+    """An object with another interface to an environment, `env`."""
+
+    env: Any
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment itself, without wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        getattr(self.env, "close", lambda: None)()
+
+
 class Environments(ABC):
     """A vector environment with encoded observations and explicit episode ends."""
 

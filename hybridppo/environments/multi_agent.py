@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from hybridppo.environments.base import Outer
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.environments.wrappers import RowMaker, has_mask, without_mask
 from hybridppo.errors import BadValueError, EnvError, shown
@@ -51,7 +52,7 @@ class _Report(NamedTuple):
     info: Any
 
 
-class MultiAgentEnvironment:
+class MultiAgentEnvironment(Outer):
     """An environment with a slot for each agent: arrays of `A` rows, in the order of `possible_agents`.
 
     An agent is present from the reset that returns its observation until it is terminated or truncated. Later steps may
@@ -226,15 +227,6 @@ class MultiAgentEnvironment:
         self.rows[:], self.present[:], self.masks[:] = (self.saved[name] for name in ("rows", "present", "masks"))
         self.saved |= {"rows": self.rows, "present": self.present, "masks": self.masks}
         self._note_present()
-
-    @property
-    def unwrapped(self) -> Any:
-        """The environment itself, without wrappers."""
-        return getattr(self.env, "unwrapped", self.env)
-
-    def close(self) -> None:
-        """Close the environment."""
-        getattr(self.env, "close", lambda: None)()
 
     def _slot(self, agent: Any) -> int:
         try:

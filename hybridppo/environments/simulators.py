@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.environments.base import Outer
 
-class Simulator:
+
+class Simulator(Outer):
     """Wraps an environment of Isaac Lab or mjlab as a batched environment; arguments as of `IsaacLab`."""
 
     of_policy: ClassVar[tuple[str, ...]]
@@ -45,11 +47,6 @@ class Simulator:
         """The space of each observation group, and that of actions."""
         return _parts(inner.single_observation_space), gymnasiums(inner.single_action_space)
 
-    @property
-    def unwrapped(self) -> Any:
-        """The simulator's environment."""
-        return getattr(self.env, "unwrapped", self.env)
-
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments."""
         observations, infos = self.env.reset(seed=seed)
@@ -66,10 +63,6 @@ class Simulator:
         if isinstance(self.group, str):
             return observations[self.group]
         return {name: observations[name] for name in self.group}
-
-    def close(self) -> None:
-        """End the simulation."""
-        getattr(self.env, "close", lambda: None)()
 
 
 class IsaacLab(Simulator):

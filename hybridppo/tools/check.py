@@ -205,16 +205,17 @@ class _Check:
 
     def __init__(self, source: EnvSource, report: EnvReport, seed: int, options: dict[str, Any]) -> None:
         self._source, self._report, self._seed, self._options = source, report, seed, options
-        self._has_masks = False
+        self._has_masks = True
+        try:
+            with contextlib.closing(self._make()) as environments:
+                environments.reset(seed)
+        except (EnvError, ConfigurationError):  # without masks; another error comes again
+            self._has_masks = False
         self.environments = self._make()
         if isinstance(self.environments, VectorEnvironments):
             self.environments.close()
             made = type(self.environments.vector).__name__
             raise ConfigurationError(f"{report.name} makes a {made}: check one of its environments")
-        self._has_masks = isinstance(self.environments, SubEnvironments) and self._takes_masks()
-        if self._has_masks:
-            self.environments.close()
-            self.environments = self._make()
 
     def _make(self) -> Environments:
         start = time.perf_counter()
@@ -223,16 +224,6 @@ class _Check:
         made = make_environments(self._source, 1, own_number=True, **options)
         self._seconds_to_make = time.perf_counter() - start
         return made
-
-    def _takes_masks(self) -> bool:
-        """Whether a reset says which actions are allowed."""
-        self._has_masks = True
-        try:
-            with contextlib.closing(self._make()) as environments:
-                environments.reset(self._seed)
-        except (EnvError, ConfigurationError):  # another error comes again at the first reset that is checked
-            return False
-        return True
 
     def look_at_spaces(self) -> None:
         """Report agents, devices, and the bounds of actions."""

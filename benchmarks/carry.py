@@ -4,8 +4,8 @@
     python benchmarks/carry.py wheels --present present.txt --checkouts ~/src
     make gpu-day WHEELS=wheels                                   # there
 
-Packages that the machine has are not carried: torch must be there. A peer that wants other versions of them is named,
-and must do with those. A folder for each peer has what it needs beside the folder `common`, and `scripts` those of
+Packages that the machine has are not carried: torch must be there. A peer that refuses their versions gets its own of
+another major version, as Sample Factory gets NumPy 1, except of OpenCV. A folder for each peer has what it needs beside the folder `common`, and `scripts` those of
 CleanRL and LeanRL, whose clones `--checkouts` holds. A peer without wheels for that machine is named and left out.
 """
 
@@ -84,6 +84,12 @@ def closure(requirements: list[str], python: str, present: dict[str, str]) -> di
     return {name: version for name, version in found.items() if normal(name) not in present}
 
 
+def needs_own(name: str, version: str, there: dict[str, str]) -> bool:
+    """Whether a package must be carried: it is not there, or in another major version."""
+    other = there.get(normal(name))
+    return other is None or (other.split(".")[0] != version.split(".")[0] and normal(name) != "opencv-python")
+
+
 def normal(name: str) -> str:
     """A package's name as pip compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -116,12 +122,7 @@ def pack(
             except RuntimeError as error:
                 print(f"left out: {peer}: {error}")
                 continue
-            others = {name: version for name, version in free.items() if there.get(normal(name), version) != version}
-            wanted[peer] = {name: free[name] for name in free if normal(name) not in present}
-            trusted = [
-                f"{name} {there[normal(name)]} for {others[name]}" for name in others if name not in wanted[peer]
-            ]
-            print(f"{peer} must do with {', '.join(trusted)}")
+            wanted[peer] = {name: version for name, version in free.items() if needs_own(name, version, there)}
     for name, versions in wanted.items():
         here = folder / name.replace(" ", "-")
         here.mkdir(parents=True, exist_ok=True)

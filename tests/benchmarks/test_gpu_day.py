@@ -135,6 +135,14 @@ def test_present_packages_are_read_by_their_normal_names(tmp_path: Path) -> None
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "is_needed"),
+    [("numpy", "1.26.4", True), ("numpy", "2.1", False), ("Some_Thing", "1.0", True), ("opencv-python", "4.1", False)],
+)
+def test_a_peer_carries_what_is_missing_or_of_another_major_version(name: str, version: str, is_needed: bool) -> None:
+    assert carry.needs_own(name, version, {"numpy": "2.5.5", "opencv-python": "5.0"}) == is_needed
+
+
 @pytest.mark.extras
 def test_carried_wheels_are_installed_once_each_by_itself(tmp_path: Path) -> None:
     for folder in (tmp_path / "wheels" / "common", tmp_path / "wheels" / "Sample-Factory"):

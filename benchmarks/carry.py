@@ -5,8 +5,9 @@
     make gpu-day WHEELS=wheels                                   # there
 
 Packages that the machine has are not carried: torch must be there. A peer that refuses their versions gets its own of
-another major version, as Sample Factory gets NumPy 1, except of OpenCV. A folder for each peer has what it needs beside the folder `common`, and `scripts` those of
-CleanRL and LeanRL, whose clones `--checkouts` holds. A peer without wheels for that machine is named and left out.
+another major version, as Sample Factory gets NumPy 1, except of OpenCV. A folder for each peer has what it needs beside
+the folder `common`, and `scripts` those of CleanRL and LeanRL, whose clones `--checkouts` holds. A peer without wheels
+for that machine is named and left out.
 """
 
 import argparse

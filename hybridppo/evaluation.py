@@ -62,6 +62,7 @@ def evaluate_agent(
     imports: str = "",
     vectorization: Vectorization = "auto",
     info_metrics: tuple[str, ...] = (),
+    reward_weights: tuple[float, ...] = (),
     placement: Placement | None = None,
     progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
@@ -81,6 +82,7 @@ def evaluate_agent(
         imports: modules that register environments, as for `train`.
         vectorization: as for `train`.
         info_metrics: as for `train`; their means are in `Evaluation.infos`.
+        reward_weights: as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: called before each step; if it returns True, `Stopped` is raised.
@@ -253,7 +255,7 @@ def environment_of(
 
 def like_training(options: EnvironmentOptions) -> dict[str, Any]:
     """The options of a training's environments that `evaluate_agent` takes."""
-    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports", "info_metrics")
+    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports", "info_metrics", "reward_weights")
     return {**{name: getattr(options, name) for name in names}, "vectorization": options.vectorization_of_evaluation}
 
 

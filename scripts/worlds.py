@@ -100,7 +100,10 @@ WORLDS: tuple[World, ...] = (
     World("lbforaging", "lbforaging:Foraging-8x8-2p-1f-v3"),
     World("gym-electric-motor", "gym_electric_motor:Cont-CC-PermExDc-v0", env_kwargs=LIMIT),
     World("mo-gymnasium", "mo_gymnasium:minecart-v0", env_kwargs=LIMIT, options={"reward_weights": (1.0, 1.0, 0.1)}),
-    World("dm-control", "shimmy:dm_control/ball_in_cup-catch-v0", ("shimmy[dm-control]",), env_kwargs=LIMIT, **OLD),
+    World(
+        "dm-control", "shimmy:dm_control/ball_in_cup-catch-v0", ("shimmy[dm-control]", "packaging"), env_kwargs=LIMIT,
+        **OLD,
+    ),
     World("gymnasium-robotics", "gymnasium_robotics:PointMaze_UMazeDense-v3"),
     World("gymnasium-robotics", "gymnasium_robotics:FetchReachDense-v4", config=SHORT, **OLD),
     World(

@@ -106,7 +106,7 @@ def space_like(space: Any, what: str) -> gym.Space[Any]:
     """
     if isinstance(space, gym.Space):
         return space
-    kind = type(space).__name__
+    kind = type(space).__name__.removesuffix("Space")  # crafter has BoxSpace if there is no gym
     if kind == "list":  # of several agents
         return gym.spaces.Tuple([space_like(part, what) for part in space])
     if kind == "Box":

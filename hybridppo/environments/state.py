@@ -163,7 +163,11 @@ class Walk:
             yield ".spawned", None, "spawned", getattr(sequence, "n_children_spawned", 0)
         elif kind == "object":
             if isinstance(value, dict):
-                yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
+                for i, (key, item) in enumerate(list(value.items())):
+                    is_plain = _is_scalar(key) or type(key) is tuple
+                    yield f"[{key!r}]" if is_plain else f"[key {i}]", value, key, item
+                    if not is_plain:  # an object, with data of its own
+                        yield f"[key {i}].key", None, None, key
             elif isinstance(value, CONTAINERS):
                 items: Any = value.reshape(-1) if isinstance(value, np.ndarray) else value
                 owner = None if isinstance(value, tuple) else items

@@ -164,6 +164,7 @@ def test_spaces_of_gym_are_known_by_their_names() -> None:
     for space in (MultiDiscrete([2, 3]), MultiBinary(2), Tuple((Discrete(2), Box(0, 1, (1,))))):
         other = type(type(space).__name__, (), dict(vars(space)))()
         assert space_like(other, "") == space
+    assert space_like(type("DiscreteSpace", (), {"n": 3})(), "") == Discrete(3)
     of_dict = type("Dict", (), {"spaces": {"a": Discrete(2)}})()
     assert space_like(of_dict, "") == Dict(a=Discrete(2))
     with pytest.raises(EnvError, match="the space of x must be a space of gymnasium or gym, got 3"):
@@ -196,6 +197,8 @@ def test_several_rewards_are_weighed_and_measured(tmp_path: Path) -> None:
     result = train(TwoGoals, reward_weights=(1.0, 0.25), run_dir=tmp_path / "run")
     assert result.metrics["episode_return_mean"] == pytest.approx(5 * (1.0 - 0.5))
     assert (result.metrics["info/reward_0"], result.metrics["info/reward_1"]) == (1.0, -2.0)
+    found = hybridppo.evaluate(tmp_path / "run", TwoGoals, episodes=2, progress=False)
+    assert found.returns == (2.5, 2.5)
     resumed = hybridppo.resume(tmp_path / "run", total_steps=48, env=TwoGoals, progress=False)
     assert resumed.metrics["info/reward_1"] == -2.0
     with pytest.raises(EnvError, match=r"reward_weights has 1 weights, and the environment's reward is .*-2"):

@@ -573,6 +573,12 @@ def test_classes_and_dictionaries_of_other_kinds_are_walked() -> None:
     assert found.in_order["b"].power == 3.0
 
 
+def test_objects_may_be_keys() -> None:
+    found = moved(Holder(actions={Helper(1.0): [1]}), Holder(actions={Helper(2.0): [3]}))
+    ((key, actions),) = found.actions.items()
+    assert (key.power, actions) == (1.0, [1])
+
+
 def test_a_client_of_pybullet_stands_for_its_simulator() -> None:
     client: Any = type("BulletClient", (), {"__module__": "pybullet_utils.bullet_client", "_client": 0})
     robot: Any = type("Aviary", (client,), {})()

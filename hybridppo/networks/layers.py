@@ -196,7 +196,7 @@ PIECE = 32
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:
     """The output of the convolutions for bytes `[B, *image]`: `[B, height * width * channels]`."""
-    if len(images) > PIECE and images.device.type == "cpu" and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and images.device.type == "cpu" and len(images) > PIECE:
         return torch.cat([features_of(piece, image, convolutions) for piece in torch.split(images, PIECE)])
     # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU. `stack` moves bytes
     # twice as fast as `contiguous`.

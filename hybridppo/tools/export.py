@@ -406,7 +406,8 @@ def _traced(policy: TorchPolicy) -> torch.export.ExportedProgram:
     for tensor in (*alone.parameters(), *alone.buffers()):
         tensor.data = tensor.data.clone()  # its own storage: all parameters of an agent, also the critic's, share one
     inputs, batch = policy.example(2), torch.export.Dim("batch")
-    return torch.export.export(alone, (inputs,), dynamic_shapes=({name: {0: batch} for name in inputs},))
+    with torch.no_grad():  # with gradients, the number of images decides how convolutions take them
+        return torch.export.export(alone, (inputs,), dynamic_shapes=({name: {0: batch} for name in inputs},))
 
 
 def _call(policy: TorchPolicy, run: Callable[[dict[str, Array]], Any]) -> Call:

@@ -255,8 +255,7 @@ class Runner:
         """As `Sampler.steer`, in all processes; only the first calls it, within `first_only`."""
         if self.group.has_left:
             raise steering_refused("environments of other learners after the training", "steer them before its end")
-        found: list[Any] = self.group.call("steered", *steering)
-        return found
+        return self.group.call("steered", *steering)
 
     def _steered(self, *steering: Any) -> list[Any]:
         if not self.is_stopping and self.share_sampled < 1.0:

@@ -79,8 +79,7 @@ class OldInterface(Adapter, gym.Env[Any, Any]):
         """Five values, also for an environment that returns four."""
         result = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 4:
-            five: tuple[Any, Any, Any, Any, Any] = five_of(result)
-            return five
+            return five_of(result)
         observation, reward, done, info = result
         truncated = bool(info.get("TimeLimit.truncated", False))
         return observation, reward, done and not truncated, truncated, info
@@ -161,13 +160,11 @@ class TupleOfAgents(Adapter):
 
     def observation_space(self, agent: str) -> "gym.Space[Any]":
         """The agent's part of the space."""
-        space: gym.Space[Any] = self._observed[agent]
-        return space
+        return self._observed[agent]
 
     def action_space(self, agent: str) -> "gym.Space[Any]":
         """The agent's part of the space."""
-        space: gym.Space[Any] = self._acted[agent]
-        return space
+        return self._acted[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The observations and infos by agent."""

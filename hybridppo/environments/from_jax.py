@@ -170,8 +170,7 @@ class KeepsFinals:
 
 
 def _tensor(array: Any) -> Tensor:
-    tensor: Tensor = from_dlpack(array)
-    return tensor
+    return from_dlpack(array)
 
 
 def _jax_device(jax: Any, device: str | None) -> Any:

@@ -403,8 +403,7 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
         return self.env.observe(agent), game._cumulative_rewards[agent], *ends, game.infos[agent]
 
     def _seen_by_critics(self) -> Array:
-        seen: Array = self.present & (np.arange(len(self.agents)) == self.turn)
-        return seen
+        return self.present & (np.arange(len(self.agents)) == self.turn)
 
     def _fill_for_critics(self, seen: Any) -> None:
         if "all" in self._critic_observes:

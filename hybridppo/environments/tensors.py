@@ -563,8 +563,7 @@ class TensorEnvironments(Environments):
 
 def on_host(tensor: Tensor) -> Array:
     """A tensor as an array on the host."""
-    copied: Array = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).numpy()
-    return copied
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).numpy()
 
 
 def tensors_of(actions: Any, device: torch.device) -> Any:

@@ -109,8 +109,7 @@ class SharedTrunk(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """`[..., *row] -> [..., features]`."""
         if not self._keeps:
-            features: Tensor = self.network(observations)
-            return features
+            return self.network(observations)
         if self._kept is None or self._kept[0] is not observations:
             self._kept = observations, self.network(observations)
         return self._kept[1]

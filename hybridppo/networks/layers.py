@@ -125,8 +125,7 @@ class ConvolutionOfBytes(EmptyConvolution):
 
     def forward(self, images: Tensor) -> Tensor:
         """`[B, channels, height, width]`, 0 to 255, to `[B, filters, *]`."""
-        outputs: Tensor = self._conv_forward(images.type(products_in(self.weight)), self.weight / 255.0, self.bias)
-        return outputs
+        return self._conv_forward(images.type(products_in(self.weight)), self.weight / 255.0, self.bias)
 
 
 class Nature(nn.Sequential):
@@ -158,8 +157,7 @@ class Residual(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images of the same shape."""
-        added: Tensor = images + self.layers(images)
-        return added
+        return images + self.layers(images)
 
 
 def impala(
@@ -175,8 +173,7 @@ def impala(
 
     def convolution(inputs: int, filters: int) -> nn.Module:
         kind = EmptyConvolution if layers else ConvolutionOfBytes
-        layer: nn.Module = initialise(kind(inputs, filters, 3, 1, 1), math.sqrt(2.0), generator)
-        return layer
+        return initialise(kind(inputs, filters, 3, 1, 1), math.sqrt(2.0), generator)
 
     for filters in IMPALA_FILTERS:
         layers += [convolution(channels, filters), nn.MaxPool2d(3, 2, 1)]

@@ -209,8 +209,7 @@ class RecurrentNetwork(nn.Module):
     def of_sequences(self, observations: Tensor, state: Tensor, segments: Segments) -> Tensor:
         """The outputs of `forward` for all steps at once, to learn: gradients reach back to each segment's start."""
         hidden = segments.outputs(self.cell, self._inputs(observations), state)
-        outputs: Tensor = self.network(self._remembered(observations, hidden))
-        return outputs
+        return self.network(self._remembered(observations, hidden))
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its network, behind its cell."""

@@ -140,11 +140,6 @@ class Acting:
         """Whether a worker waits for the trainer."""
         return any(worker in asking for asking in self._asking)
 
-    def can_ask(self, workers: Collection[int]) -> list[int]:
-        """Those of these workers that do not wait for the trainer in all their parts."""
-        groups = [places.keys() - asking for places, asking in zip(self._places, self._asking, strict=True)]
-        return [worker for worker in workers if any(worker in group for group in groups)]
-
     def notes(self, worker: int, answer: Any) -> bool:
         """Whether a worker's message asks for outputs, of a group and perhaps by new noise; then note it."""
         if isinstance(answer, WorkerLostError):

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -161,14 +160,8 @@ def _memory_file(size: int) -> IO[bytes]:
 
 Answer = Callable[[str, Any], tuple[Any, float]]
 """Answers a message of a kind, and its value, with a result and its seconds."""
-ASKS, ACTED = "asks", "acted"
-"""The messages by which a worker asks the trainer to act, before its answer, and by which the trainer replies."""
-
-
-@cache
-def packed(*parts: Any) -> bytes:
-    """A message that is sent in every step, as `Connection.recv` takes it."""
-    return bytes(reduction.ForkingPickler.dumps(parts))
+ASKS = "asks"
+"""The kind of message by which a worker asks the trainer to act, before its answer."""
 
 
 def answer_trainer(
@@ -186,7 +179,7 @@ def answer_trainer(
     acted: set[int] = set()
 
     def ask(group: int, has_explored: bool) -> None:
-        connection.send_bytes(packed(ASKS, (group, has_explored), 0.0))
+        connection.send((ASKS, (group, has_explored), 0.0))
 
     def wait(group: int) -> None:
         while group not in acted:
@@ -401,8 +394,7 @@ class Pool(ABC):
         self._listen_again(self._listened)
         looked = time.monotonic()
         while waiting:
-            those = waiting if self.acting is None else self.acting.can_ask(waiting)
-            for worker in self.wait(those, seconds, together):
+            for worker in self.wait(waiting, seconds, together):
                 answer = self._received(worker)
                 if self.acting is not None and self.acting.notes(worker, answer):
                     continue
@@ -574,13 +566,9 @@ class LocalProcesses(Pool):
         super().wait_until_ready(workers)
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the base
-        self.send(worker, bytes(reduction.ForkingPickler.dumps((kind, value))))
-
-    def send(self, worker: int, message: bytes) -> None:
-        """As `ask`, for a message that is `packed`."""
         connection = self._connections[worker]
         try:
-            connection.send_bytes(message)
+            connection.send((kind, value))
         except OSError as error:
             with contextlib.suppress(EOFError, OSError, WorkerLostError):
                 while connection.poll():

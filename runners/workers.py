@@ -29,7 +29,7 @@ from hybridppo.rollouts.rollout import FinalObservations, Layout, Rollout
 from hybridppo.runners.acting import Acting, parts_of
 from hybridppo.runners.acting import layout as layout_of_acting
 from hybridppo.runners.filling import Flag, StepperState
-from hybridppo.runners.processes import ACTED, LocalProcesses, Pool, WorkerLostError, packed
+from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan, on_one_thread
 from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
@@ -136,7 +136,7 @@ class Processes(LocalProcesses, Transport):
         if work.acting is not None:
             arrays = {name: self.arrays[name] for name in work.acting}
             parts = list(setup["parts"].values())
-            self.acting = Acting(arrays, parts, lambda worker, group: self.send(worker, packed(ACTED, group)))
+            self.acting = Acting(arrays, parts, lambda worker, group: self.ask(worker, "acted", group))
         self.buffers = [Rollout(**{name: self.arrays[f"{name}{i}"] for name in setup["layout"]}) for i in numbers]
         self.stop: Flag = self.arrays["stop"].data
         self._page_lock: PageLock | None = None
@@ -203,7 +203,7 @@ class Workers:
         self._shares = shares = divided(num_envs, num_workers)
         # Halves of vectors whose copies share a generator would have other seeds.
         parts = parts_of(shares, agents, halves=acts and isinstance(template, SubEnvironments))
-        self._parts = [part.envs for own in parts for part in own]
+        self._parts = [[part.envs for part in own] for own in parts]
         """The environments of each part of each worker."""
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
@@ -340,7 +340,7 @@ class Workers:
 
         def begin(seed: int) -> None:
             for steering in self._steering:
-                for _, problem in self.pool.call(worker, "steer", self._of(worker, [(steering,)] * len(self._parts))):
+                for _, problem in self.pool.call(worker, "steer", [(steering,)] * len(self._parts[worker])):
                     if problem is not None:
                         raise problem
 
@@ -350,13 +350,7 @@ class Workers:
             raise error from None
         self.on_loss(worker)
 
-    def _of(self, worker: int, of_parts: Sequence[Any]) -> list[Any]:
-        """The items of a worker's parts."""
-        share = self._shares[worker]
-        pairs = zip(self._parts, of_parts, strict=True)
-        return [item for part, item in pairs if share.start <= part.start < share.stop]
-
-    def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _ask(self, kind: str, arguments: Callable[[slice], tuple[Any, ...]] = lambda part: ()) -> list[Any]:
         """Call a method of each part of each worker (`Worker.answer`) with its arguments; return the results.
 
         A worker that is lost is replaced, and asked again.
@@ -365,7 +359,7 @@ class Workers:
         while waiting := [worker for worker in self.pool.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                    self.pool.ask(worker, kind, self._of(worker, arguments))
+                    self.pool.ask(worker, kind, [arguments(part) for part in self._parts[worker]])
             for worker, answer in self.pool.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self.replace(worker, answer)
@@ -383,28 +377,30 @@ class Workers:
 
     def steer(self, steering: Steering) -> list[Any]:
         """As `Environments.steer`."""
-        found = self._ask("steer", [(steering,)] * len(self._parts))
+        found = self._ask("steer", lambda part: (steering,))
         self._steering = latest(self._steering, steering)
         return [result for of_worker in found for result in of_worker]
 
     def restart(self, env_seed: int) -> None:
         """Reset every environment, the `i`-th with `env_seed + i`."""
         self._env_seed = env_seed
-        self._ask("restart", [(env_seed + part.start,) for part in self._parts])
+        self._ask("restart", lambda part: (env_seed + part.start,))
 
     def state(self) -> StepperState:
         """As `Stepper.state`."""
-        parts = self._ask("state", [()] * len(self._parts))
+        parts = self._ask("state")
         states, observations, remembered = zip(*parts, strict=True)
         return [state for part in states for state in part], np.concatenate(observations), np.concatenate(remembered)
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """As `Stepper.load_state`, also for another number of workers if each environment was saved separately."""
         agents = self.num_agents
-        columns = [slice(part.start * agents, part.stop * agents) for part in self._parts]
+        columns = [slice(part.start * agents, part.stop * agents) for part in chain(*self._parts)]
         apart = states_of_workers(states, columns, f": num_workers={len(states)} goes on exactly")
-        pairs = zip(apart, columns, strict=True)
-        self._ask("load_state", [(state, observation[own], remembered[own]) for state, own in pairs])
+        saved = {
+            own.start: (state, observation[own], remembered[own]) for state, own in zip(apart, columns, strict=True)
+        }
+        self._ask("load_state", lambda part: saved[part.start * agents])
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""

@@ -42,7 +42,7 @@ from hybridppo.placements.crossing import Counters, Crossing, TorchRecurrentActo
 from hybridppo.rollouts.rollout import MemoryLayout
 from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.kinds import first_of
-from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.masks import MASK, MaskedObservation, mask_apart
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.devices import sent
@@ -382,8 +382,8 @@ class PolicyAgent:
             deterministic: True for the deterministic action, which is the most probable (for DDPG and TD3, the actor's
                 own); False for a random one.
             action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
-                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
-                a mask for each observation.
+                `info["action_mask"]`, if the agent was trained with `action_masks=True`. None if the observation has a
+                part "action_mask". With `batch`, a sequence with a mask for each observation.
             state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
                 returned. With `batch`, `[N, size]`, in which a row of zeros starts an episode.
             batch: whether `observation` is a batch; the result is then a batch, too.
@@ -691,6 +691,9 @@ def encoded_rows(
         EnvError: if they are not valid.
     """
     is_masked = isinstance(space, MaskedObservation)
+    if is_masked and action_mask is None and isinstance(observation, Mapping) and MASK in observation:
+        observation, info = mask_apart(observation)  # as the environment returns it
+        action_mask = info[MASK]
     if action_mask is not None and not is_masked:
         raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
     if keys is not None:

@@ -111,7 +111,7 @@ WORLDS: tuple[World, ...] = (
         env_kwargs={"env_name": "reach-v3"}, **OLD,
     ),
     World("JSSEnv", "JSSEnv:jss-v1", config=SHORT, options={"action_masks": True}),
-    World("econgym", "worlds:rubinstein"),
+    World("econgym", "econgym:FirstPriceAuctionEnv", env_kwargs={"n": 2}),
     World("gym-anytrading", "gym_anytrading:forex-v0", env_kwargs=LIMIT),
     World("gym-trading-env", "worlds:trading"),
     World("popgym", "popgym:popgym-RepeatPreviousEasy-v0"),
@@ -182,13 +182,6 @@ def descent() -> Any:
 
     bluesky_gym.register_envs()
     return gym.make("DescentEnv-v0", max_episode_steps=200)
-
-
-def rubinstein() -> Any:
-    """Bargaining of econgym, against a partner of its own."""
-    import econgym
-
-    return econgym.RubinsteinEnv()
 
 
 def classics() -> Any:
@@ -370,18 +363,14 @@ def play_alone(env: Any, agent: Any, seed: int, options: Mapping[str, Any]) -> f
     observation, info = env.reset(seed=seed)
     total, is_over = 0.0, False
     while not is_over:
-        masks = {"action_mask": mask_in(env, observation, info)} if options.get("action_masks") else {}
+        is_apart = options.get("action_masks") and not (
+            isinstance(observation, Mapping) and "action_mask" in observation
+        )
+        masks = {"action_mask": info["action_mask"]} if is_apart else {}
         observation, reward, terminated, truncated, info = env.step(agent.act(observation, **masks))
         total += float(np.dot(reward, options.get("reward_weights", 1.0)))
         is_over = terminated or truncated
     return total
-
-
-def mask_in(env: Any, observation: Any, info: Mapping[str, Any]) -> Any:
-    """The action mask of a step."""
-    if isinstance(observation, Mapping) and "action_mask" in observation:
-        return observation["action_mask"]
-    return info["action_mask"] if "action_mask" in info else env.unwrapped.action_masks()
 
 
 def play_together(env: Any, agent: Any, seed: int) -> list[float]:
@@ -404,7 +393,7 @@ def play_in_turns(env: Any, agent: Any, seed: int) -> list[float]:
     for _ in env.agent_iter():
         observation, *_, terminated, truncated, _ = env.last()
         is_over = terminated or truncated
-        env.step(None if is_over else agent.act(observation["observation"], action_mask=observation["action_mask"]))
+        env.step(None if is_over else agent.act(observation))
         for each, reward in env.rewards.items():
             totals[each] += float(reward)
     return list(totals.values())

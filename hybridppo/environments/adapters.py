@@ -11,8 +11,8 @@ import numpy as np
 
 from hybridppo.environments.base import Outer
 from hybridppo.environments.checks import five_of, takes_seed, two_of
-from hybridppo.environments.wrappers import MASK
 from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.masks import MASK
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,12 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.checks import five_of, two_of
-from hybridppo.errors import BadValueError, MissingEntryError, shown
+from hybridppo.errors import BadValueError, MissingEntryError
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
 from hybridppo.spaces.kinds import kind_of
-from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.masks import MASK, MaskedObservation, mask_apart
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.validation import require_whole
-
-MASK = "action_mask"
-"""The key of the mask in observations of PettingZoo's classic games."""
 
 
 def has_mask(space: gym.Space[Any]) -> bool:
@@ -30,20 +27,6 @@ def without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
         return space
     others = {key: part for key, part in cast("gym.spaces.Dict", space).spaces.items() if key != MASK}
     return next(iter(others.values())) if len(others) == 1 else gym.spaces.Dict(others)
-
-
-def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
-    """Split an observation with a mask part into the observation without it, and an info with the mask.
-
-    Raises:
-        BadValueError: if it has no mask.
-    """
-    if not isinstance(observation, (dict, Mapping)) or MASK not in observation:
-        raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
-    info = {MASK: observation[MASK]}
-    if len(observation) == 2:
-        return next(part for key, part in observation.items() if key != MASK), info
-    return {key: part for key, part in observation.items() if key != MASK}, info
 
 
 def mask_for_sample(space: gym.Space[Any], mask: Any) -> Any:

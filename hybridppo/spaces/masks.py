@@ -1,18 +1,35 @@
 """Observations with action masks: the mask is the last part of a row's numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import BadValueError, EnvError
+from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, unsupported
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import HoldsRows
+
+MASK = "action_mask"
+"""The key of the mask in observations of PettingZoo's classic games."""
+
+
+def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
+    """Split an observation with a mask part into the observation without it, and an info with the mask.
+
+    Raises:
+        BadValueError: if it has no mask.
+    """
+    if not isinstance(observation, (dict, Mapping)) or MASK not in observation:
+        raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
+    info = {MASK: observation[MASK]}
+    if len(observation) == 2:
+        return next(part for key, part in observation.items() if key != MASK), info
+    return {key: part for key, part in observation.items() if key != MASK}, info
 
 
 def which_have_masks(actions: Sequence[gym.Space[Any]]) -> list[bool]:

@@ -32,7 +32,6 @@ from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import env_of_id, import_modules, source_of
 from hybridppo.environments.tensors import on_host
-from hybridppo.environments.wrappers import MASK
 from hybridppo.errors import ConfigurationError, EnvError, is_installed, pip_install, shown
 from hybridppo.evaluation import environment_of, playing
 from hybridppo.loading import is_agent_file, load
@@ -40,6 +39,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint, path_of
 from hybridppo.run_directory.files import making
 from hybridppo.runners.episodes import Evaluation
+from hybridppo.spaces.masks import MASK
 from hybridppo.system.validation import require_bools, require_path, require_whole
 
 logger = logging.getLogger(__name__)

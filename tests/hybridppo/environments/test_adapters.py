@@ -215,6 +215,27 @@ def test_a_method_that_masks_is_obeyed_and_named_where_it_is_not(caplog: pytest.
     assert "it has a method action_masks, and action_masks is False" in caplog.text
 
 
+class MaskWithin(Plain):
+    observation_space = Dict(seen=Box(-1.0, 1.0, (2,)), action_mask=Box(0, 1, (3,), np.int8))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return {"seen": SEEN, "action_mask": np.int8([0, 0, 1])}, {}
+
+    def step(self, action: Any) -> Any:
+        assert action == 2
+        _, *others = super().step(action)
+        return {"seen": SEEN, "action_mask": np.int8([0, 0, 1])}, *others
+
+
+def test_an_agent_acts_on_an_observation_with_the_mask_within() -> None:
+    agent: Any = train(MaskWithin, action_masks=True).agent
+    observation, _ = MaskWithin().reset(seed=0)
+    assert agent.act(observation) == agent.act(SEEN, action_mask=[0, 0, 1]) == 2
+    batch = {name: np.stack([part] * 2) for name, part in observation.items()}
+    assert agent.act(batch, batch=True).tolist() == [2, 2]
+
+
 def test_make_env_takes_the_name_of_a_function() -> None:
     env: Any = hybridppo.make_env(f"{__name__}:made_by_a_function", speed=3.0)
     assert (env.unwrapped.speed, env.reset(seed=0)[1]) == (3.0, {})

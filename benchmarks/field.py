@@ -141,12 +141,16 @@ def commit_of(checkout: Path) -> str:
 def ours(case: Case, cores: int, processor_time: bool) -> dict[str, list[str]]:
     """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling.
 
-    The last needs two cores, and is left out if CPU seconds count. What is compiled can use a thread
-    for each core, as the programs of JAX do.
+    Images have no compiled update; they have bfloat16, and as many workers as cores, which the learner shares with
+    them. Learning while sampling needs two cores, and is left out if CPU seconds count. What is compiled can use a
+    thread for each core, as the programs of JAX do.
     """
     compiled = ["--placement", "cpu", "--compiled-updates"]
     if case.env_id == "CartPole-v1":
         compiled += ["--vectorization", "compiled"]
+    overlap = ["--placement", "overlap", "--learning-device", "cpu"]
+    of_workers = [*overlap, "--num-workers", str(cores)]
+    is_shared = case.has_images and cores > 1 and not processor_time
     return {
         "hybridppo": ["--placement", "cpu"],
         **({} if case.has_images else {"hybridppo, compiled": compiled}),
@@ -155,7 +159,10 @@ def ours(case: Case, cores: int, processor_time: bool) -> dict[str, list[str]]:
             if cores > 1 and not case.has_images
             else {}
         ),
-        **({} if processor_time else {"hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"]}),
+        **({"hybridppo, bf16": ["--placement", "cpu", "--precision", "bf16"]} if case.has_images else {}),
+        **({} if processor_time else {"hybridppo, overlap": overlap}),
+        **({f"hybridppo, overlap, {cores} workers": of_workers} if is_shared else {}),
+        **({f"hybridppo, overlap, {cores} workers, bf16": [*of_workers, "--precision", "bf16"]} if is_shared else {}),
     }
 
 
@@ -252,11 +259,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="the folder of the environments")
     parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl`, `LeanRL` and `purejaxrl`")
+    parser.add_argument("--results", default="field", help="the name of the file of results (default %(default)s)")
     parser.add_argument("--install-only", action="store_true")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     names = arguments.peers.split(",")
-    path = machine.RESULTS / "field.json"
+    path = machine.RESULTS / f"{arguments.results}.json"
     result: dict[str, Any] = {"installed": {}, "measured": []}
     if path.exists():
         result |= {key: json.loads(path.read_text(encoding="utf-8"))[key] for key in result}
@@ -280,9 +288,9 @@ def main() -> None:
             for found in measure(case, cores, able, arguments):
                 found["left_out"] = earlier | found["left_out"]
                 result["measured"] = sorted([*before, found], key=in_order)
-                machine.save("field", result)
+                machine.save(arguments.results, result)
             before = result["measured"]
-    machine.save("field", result)
+    machine.save(arguments.results, result)
     print(as_markdown(result))
     print(f"Raw figures: {path}, {time.strftime('%Y-%m-%d')}")
 

@@ -69,6 +69,9 @@ class NumpyBackend(Backend):
                 self._num_threads = 1
 
     def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
+        if count == 1:  # without a detour in every minibatch
+            work(0)
+            return
         quietly = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # as in `PPO.update`, for each thread
         self._threads.run(quietly(work), count)
 

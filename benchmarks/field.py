@@ -213,7 +213,9 @@ def as_markdown(result: dict[str, Any]) -> str:
     lines = [f"| | version | MB | {' | '.join(heads)} |", f"|---|---|---:|{'---:|' * len(heads)}"]
     own = dict.fromkeys(name for run in runs for turns in run["rounds"] for name in turns if name not in PEERS)
     for name in [*own, *PEERS]:
-        facts = result["installed"].get(name, {"left_out": "not installed yet"} if name in PEERS else {})
+        if name in PEERS and name not in result["installed"]:
+            continue
+        facts = result["installed"].get(name, {})
         cells = [_speed(run, name) for run in runs]
         if name in PEERS and PEERS[name].not_measured and "left_out" not in facts and cells:
             cells = [f"not measured: {PEERS[name].not_measured}", *[""] * (len(cells) - 1)]

@@ -18,6 +18,7 @@ from typing import Any
 import defaults
 import field
 import gpu
+import images
 import learning
 import machine
 import memory
@@ -35,6 +36,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "defaults": lambda result: defaults.table(result["runs"]),
     "field": field.as_markdown,
     "gpu": gpu.as_markdown,
+    "images": field.as_markdown,
+    "images_parts": images.as_markdown,
     "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
     "placements": lambda result: placements.as_markdown(result["rows"]),

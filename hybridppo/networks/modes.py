@@ -12,7 +12,7 @@ the activations to 8 significant bits. Parameters, last layers, losses, gradient
 returns stay float32.
 
 On a CPU with AVX512, large linear layers multiply by oneDNN in float32 optimizer steps. torch uses MKL for them, which
-has no AVX512 on AMD's processors: oneDNN was 2.2 times as fast. It rounds differently.
+was half as fast on an AMD processor. oneDNN rounds differently.
 
 Actions are drawn in float32. An update with rounded products therefore begins with log-probabilities of its own
 precision, so that rounding is not mistaken for a change of the policy.

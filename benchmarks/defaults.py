@@ -4,10 +4,14 @@
     python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
     python benchmarks/defaults.py --candidates library,beta --environments continuous
+    python benchmarks/defaults.py --candidates library,first --environments eleven --output statistics.json
 
 Each run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
 probable actions. Runs that are already in the results are skipped, so it can be stopped and continued. The table
 shows, for each environment, the interquartile mean over seeds and its bootstrap interval.
+
+The last command compares ways to normalise (`normalisations.py`) on the eight environments, a maze, the arm of a robot
+and images of a ball to catch. It needs `pip install gymnasium-robotics "mujoco<3.4"`.
 """
 
 import argparse
@@ -22,15 +26,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import machine
 import numpy as np
+from normalisations import NORMALISATIONS
 from settings import CLEANRL
 from tqdm.auto import tqdm
 
 from hybridppo.tools.plot import bootstrap_interval, interquartile_mean
 
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("examples", "tests/helpers")]
 from beta import Beta
+from toy_environments import Catch
 
 ENVIRONMENTS = (
     "CartPole-v1",
@@ -46,8 +53,14 @@ CONTINUOUS = (
     "Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3", "HalfCheetah-v5",
     "Hopper-v5", "Walker2d-v5", "InvertedDoublePendulum-v5",
 )  # fmt: skip
+ELEVEN = (*ENVIRONMENTS, "PointMaze_UMazeDense-v3", "FetchReachDense-v4", "Catch")
+OF_SMALL_RETURNS = ELEVEN[-2:]
+SUITES = {"continuous": CONTINUOUS, "eleven": ELEVEN}
 CANDIDATES: dict[str, dict[str, Any] | None] = {
     "library": {}, "stable-baselines3": None, "cleanrl": CLEANRL, "beta": {},
+    "no-observations": {"normalize_observations": False}, "no-rewards": {"normalize_rewards": False},
+    "no-normalisation": {"normalize_observations": False, "normalize_rewards": False},
+    **{name: {} for name in NORMALISATIONS},
 }  # fmt: skip
 """For each name, what differs from the present defaults; None for the other library."""
 EVALUATION_EPISODES = 20
@@ -62,6 +75,12 @@ def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[s
     """Train in this process, and evaluate at each of `marks`: one training if nothing anneals to its end."""
     settings = CANDIDATES[candidate]
     own = {"action_distribution": Beta} if candidate == "beta" else {}
+    if candidate in NORMALISATIONS:
+        NORMALISATIONS[candidate]()
+    if env_id in ELEVEN[8:10]:
+        import gymnasium_robotics
+
+        gym.register_envs(gymnasium_robotics)
     runs = []
     for total_steps, seconds, returns, training in (
         peer(env_id, marks, seed) if settings is None else ours(env_id, marks, seed, settings, own)
@@ -75,7 +94,6 @@ def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[s
 
 def peer(env_id: str, marks: list[int], seed: int) -> Iterator[Mark]:
     """Train stable-baselines3. Its defaults anneal nothing: a training that goes on equals one that never stopped."""
-    import gymnasium as gym
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.evaluation import evaluate_policy
@@ -100,6 +118,7 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any], own
     from hybridppo import PPOConfig
 
     config = PPOConfig(**settings)
+    env: Any = Catch if env_id == "Catch" else env_id
     first = True
     with tempfile.TemporaryDirectory() as folder:
         for mark in marks:
@@ -107,9 +126,9 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any], own
             run_dir = Path(folder) / str(mark if config.anneal_learning_rate else "all")
             asked = {**own, "total_steps": mark, "evaluation_episodes": EVALUATION_EPISODES, "progress": False}
             if again:
-                result = hybridppo.train(env_id, seed=seed, placement="cpu", config=config, run_dir=run_dir, **asked)
+                result = hybridppo.train(env, seed=seed, placement="cpu", config=config, run_dir=run_dir, **asked)
             else:
-                result = hybridppo.resume(run_dir, **asked)
+                result = hybridppo.resume(run_dir, env=None if env is env_id else env, **asked)
             first = False
             assert result.evaluation is not None  # it was asked for
             metrics = result.metrics
@@ -118,22 +137,39 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any], own
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: a row for each environment and number of steps, a column for each candidate that has runs."""
-    columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
+    columns = candidates_of(runs)
     lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for total_steps in sorted({r["total_steps"] for r in runs}):
-        for env_id in dict.fromkeys((*ENVIRONMENTS, *CONTINUOUS)):
+        for env_id in dict.fromkeys((*ELEVEN, *CONTINUOUS)):
             cells = []
-            for name in columns:
-                key = (name, env_id, total_steps)
-                found = [r["evaluation"] for r in runs if (r["candidate"], r["env_id"], r["total_steps"]) == key]
-                if not found:
-                    cells.append("")
-                    continue
-                low, high = bootstrap_interval(np.array(found))
-                cells.append(f"{interquartile_mean(np.array(found)):.0f} ({low:.0f} to {high:.0f}; {len(found)})")
+            cells = [cell(runs, name, env_id, total_steps) for name in columns]
             if any(cells):
                 lines.append(f"| {env_id} | {total_steps:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def candidates_of(runs: list[dict[str, Any]]) -> list[str]:
+    """The candidates that have runs."""
+    return [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
+
+
+def cell(runs: list[dict[str, Any]], *key: Any) -> str:
+    """The figures of a candidate in an environment after so many steps; empty without runs."""
+    found = np.array([r["evaluation"] for r in runs if (r["candidate"], r["env_id"], r["total_steps"]) == key])
+    if not len(found):
+        return ""
+    (low, high), digits = bootstrap_interval(found), 2 if key[1] in OF_SMALL_RETURNS else 0
+    return f"{interquartile_mean(found):.{digits}f} ({low:.{digits}f} to {high:.{digits}f}; {len(found)})"
+
+
+def of_normalisations(runs: list[dict[str, Any]]) -> str:
+    """Markdown: a table of those that have runs in all environments, and one of all in those that were tried first."""
+    first = (("PointMaze_UMazeDense-v3", 30_000), ("Hopper-v5", 100_000), ("HalfCheetah-v5", 100_000),
+             ("Pendulum-v1", 100_000))  # fmt: skip
+    wide = {name for name in CANDIDATES if cell(runs, name, "LunarLander-v3", 100_000)}
+    lines = [f"| | {' | '.join(f'{env_id}, {steps:,}' for env_id, steps in first)} |", "|---" * (1 + len(first)) + "|"]
+    lines += [f"| {name} | {' | '.join(cell(runs, name, *key) for key in first)} |" for name in candidates_of(runs)]
+    return "\n\n".join((table([r for r in runs if r["candidate"] in wide]), "\n".join(lines)))
 
 
 def in_a_process(one: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,7 +186,7 @@ def main() -> None:
     """Make the runs that the results lack, save the findings of each as soon as it ends, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", default="library,stable-baselines3")
-    parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
+    parser.add_argument("--environments", default=",".join(ENVIRONMENTS), help=f"ids, or {' or '.join(SUITES)}")
     parser.add_argument("--total-steps", default="100000", help="or several, with commas")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
@@ -160,7 +196,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))
         return
-    environments = ",".join(CONTINUOUS) if arguments.environments == "continuous" else arguments.environments
+    environments = SUITES.get(arguments.environments, arguments.environments.split(","))
     marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
     output: Path = arguments.output
     kept = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.exists() else []
@@ -169,7 +205,7 @@ def main() -> None:
         {"candidate": candidate, "env_id": env_id, "seed": seed, "marks": marks}
         for seed in range(arguments.seeds)
         for candidate in arguments.candidates.split(",")
-        for env_id in environments.split(",")
+        for env_id in environments
         if any((candidate, env_id, mark, seed) not in made for mark in marks)
     ]
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -45,6 +45,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "research": research.as_markdown,
     "scale": scale.as_markdown,
     "speed": speed.as_markdown,
+    "statistics": lambda result: defaults.of_normalisations(result["runs"]),
 }
 
 

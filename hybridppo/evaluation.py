@@ -256,7 +256,8 @@ def environment_of(
 def like_training(options: EnvironmentOptions) -> dict[str, Any]:
     """The options of a training's environments that `evaluate_agent` takes."""
     names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports", "info_metrics", "reward_weights")
-    return {**{name: getattr(options, name) for name in names}, "vectorization": options.vectorization_of_evaluation}
+    vectorization = "compiled" if options.vectorization == "compiled" else "auto"
+    return {**{name: getattr(options, name) for name in names}, "vectorization": vectorization}
 
 
 def evaluate_policies(

@@ -17,7 +17,6 @@ from hybridppo.errors import BadValueError, EnvError, HybridPPOError, message_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.kinds import map_parts
-from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import are_same
 
@@ -255,14 +254,13 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
 
 
 def require_spaces_of(
-    agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError, remedy: str = ""
+    agent: Any, environment: Any, *, error: type[HybridPPOError] = EnvError, remedy: str = ""
 ) -> None:
     """Refuse an environment whose spaces differ from those of training.
 
     Args:
         agent: an object with `observation_space` and `action_space`, such as the settings of a run.
         environment: an object with the same attributes.
-        masks_apart: whether action masks are in infos instead of observations.
         error: the type of error to raise.
         remedy: the end of its message, unless only bounds of observations differ.
 
@@ -272,8 +270,6 @@ def require_spaces_of(
     differences = []
     for name in ("observation_space", "action_space"):
         was, found = getattr(agent, name), getattr(environment, name)
-        if masks_apart and isinstance(was, MaskedObservation):
-            was = was.observation
         if not are_same(was, found):
             if name == "observation_space" and _differ_by_bounds(was, found):
                 remedy = (

@@ -122,11 +122,6 @@ class EnvironmentOptions:
         """Whether an option needs copies made by the library."""
         return self.restarts or self.action_masks or self.frame_stack > 1 or bool(self.reward_weights)
 
-    @property
-    def vectorization_of_evaluation(self) -> Vectorization:
-        """The vectorization for evaluations: compiled if training is."""
-        return "compiled" if self.vectorization == "compiled" else "auto"
-
 
 @dataclass(frozen=True)
 class CriticsOptions(EnvironmentOptions):

@@ -356,9 +356,7 @@ def _lacks_seed(value: Any) -> bool:
 
 def _seed(value: Any, seed: int) -> None:
     """Seed a space or a generator of NumPy."""
-    if isinstance(value, gym.Space):
-        value.seed(seed)
-    elif isinstance(value, np.random.Generator):
+    if isinstance(value, np.random.Generator):
         value.bit_generator.state = type(value.bit_generator)(seed).state
     else:
         value.seed(seed)

@@ -306,7 +306,7 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
 
 
 GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
-SCALARS: tuple[type, ...] = (bool, int, float, str)
+NOTED = (*GENERATORS, bool, int, float, str)
 """The types of values that a replay brings back to what they were before the reset."""
 
 
@@ -506,7 +506,7 @@ class EpisodeStart:
     def __init__(self) -> None:
         self._start: dict[str, Any] = {}
         """The seed and the options of the reset, and values before it: "random" are the states of the environment's
-        random generators, "others" those of its spaces and, if there are hidden objects, numbers and text."""
+        random generators; if there are hidden objects, "others" are those of its spaces, and numbers and text."""
         self._began: dict[str, str] = {}
         """Digests of the data after the first reset."""
         self._places: list[tuple[str, str, Any, Any, Any]] = []
@@ -526,9 +526,10 @@ class EpisodeStart:
             _own_spaces(getattr(env, "unwrapped", env))
             with contextlib.suppress(EnvStateError):  # `state` raises it again
                 walk = Walk(env, asks=False)
-                kinds = GENERATORS + (SCALARS if walk.hidden else ())
-                found = [(path, *place) for path, place in walk.places.items() if type(place[2]) in kinds]
-                self._places = [("random" if walk.is_own_generator(each[0]) else "others", *each) for each in found]
+                found = [(path, *place) for path, place in walk.places.items() if type(place[2]) in NOTED]
+                kinds = ["random" if walk.is_own_generator(path) else "others" for path, *_ in found]
+                pairs = zip(kinds, found, strict=True)
+                self._places = [(kind, *place) for kind, place in pairs if kind == "random" or walk.hidden]
                 self._without_seed |= {path: each for path, (*_, each) in walk.places.items() if _lacks_seed(each)}
         if seed is not None:
             for path, each in self._without_seed.items():
@@ -537,8 +538,8 @@ class EpisodeStart:
         for kind, path, owner, key, value in self._places:
             with contextlib.suppress(LookupError, AttributeError):  # it has gone
                 value = value if owner is None else owner[key]
-                if value is None or type(value) in (*SCALARS, *GENERATORS):
-                    self._start[kind][path] = value if type(value) in SCALARS else state_of_generator(value)
+                if value is None or type(value) in NOTED:
+                    self._start[kind][path] = state_of_generator(value) if type(value) in GENERATORS else value
 
     def remember(self, env: Any) -> None:
         """Remember the data after the first reset: `state` leaves out what has not changed since."""

@@ -64,6 +64,8 @@ CONTAINERS = (list, tuple, deque, dict, np.ndarray)
 """Objects whose parts have a place in them; of arrays, only those of objects have parts of their own."""
 OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__"}
 """Packages whose objects are not walked: they stand for files, processes, devices and windows."""
+PARTIAL = {"dm_control"}
+"""Packages whose `get_state()` leaves out a part, such as what a solver starts from: their objects are replayed."""
 CLIENTS = {"pybullet_utils"}
 """Packages whose classes, and those derived from them, stand for a simulator: their numbers name it in one process."""
 
@@ -286,6 +288,8 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
             lambda: {"bytes": to_text(value.cloneSystemState().serialize())},
             lambda state: value.restoreSystemState(type(value.cloneSystemState())(decoded(state))),
         )
+    if any(_package(cls) in PARTIAL for cls in kind.__mro__):
+        return None
     methods: list[Any] = [getattr(kind, name, None) for name in ("get_state", "set_state")]
     if isinstance(value, (*GENERATORS, types.ModuleType)) or not all(map(inspect.isfunction, methods)):
         return None

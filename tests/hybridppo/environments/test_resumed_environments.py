@@ -573,6 +573,14 @@ def test_classes_and_dictionaries_of_other_kinds_are_walked() -> None:
     assert found.in_order["b"].power == 3.0
 
 
+def test_a_partial_state_of_a_package_is_not_taken_for_the_whole() -> None:
+    methods = {"get_state": lambda self: [1.0], "set_state": lambda self, state: None}
+    whole, partial = (type("Physics", (), {"__module__": module, **methods}) for module in ("own", "dm_control.suite"))
+    walk = Walk(Holder(whole=whole(), partial=type("Mine", (partial,), {})()))
+    assert walk.leaves[".whole"] == {"own": {"list": [1.0]}}
+    assert walk.leaves[".partial"] == {"object": "Mine"}
+
+
 def test_objects_may_be_keys() -> None:
     found = moved(Holder(actions={Helper(1.0): [1]}), Holder(actions={Helper(2.0): [3]}))
     ((key, actions),) = found.actions.items()

@@ -542,8 +542,10 @@ def tried(world: World, venvs: Path) -> dict[str, Any]:
     row["versions"] = {name: versions[name] for name in (world.package.lower(), *SHARED) if name in versions}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        found = try_all(world, Path(folder), python, SECONDS)
-    return row | {"found": found, "seconds": round(time.monotonic() - begun)}
+        text = json.dumps(try_all(world, Path(folder), python, SECONDS))
+    for path, shown in ((folder, "run"), (str(venvs.resolve()), "venvs"), (str(ROOT), "hybridppo")):
+        text = text.replace(path, shown)  # paths of this machine say nothing to a reader
+    return row | {"found": json.loads(text), "seconds": round(time.monotonic() - begun)}
 
 
 HEADS = ("package", "environment", "check", "trains", "evaluated", "plain loop", "same seed", "2 workers", "resumed")
@@ -567,9 +569,9 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         texts = [cell["words"] if cell["is_good"] else "**no**" for cell in cells]
         lines.append(f"| {' | '.join((name, '`' + row['env'] + '`', *texts))} |")
         if "problem" in row:
-            failures.append(f"- {name}: {in_one_line(row['problem'])}")
+            failures.append(f"- {name}: {first_line(row['problem'])}")
         reasons = {column: each["words"] for column, each in found.items() if not each["is_good"]}
-        failures += [f"- {name}, {column}: {in_one_line(words)}" for column, words in reasons.items()]
+        failures += [f"- {name}, {column}: {first_line(words)}" for column, words in reasons.items()]
     packages, dates = {row["package"] for row in rows}, sorted(row["date"] for row in rows)
     bad = {row["package"] for row in rows if not passes(row)}
     lines += [
@@ -584,10 +586,9 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *(["", "What failed:", "", *failures] if failures else [])])
 
 
-def in_one_line(words: str) -> str:
-    """The last lines of a message say what was wrong."""
-    text = " ".join(words.split())
-    return text if len(text) < 400 else f"{text[:200]} ... {text[-200:]}"
+def first_line(words: str) -> str:
+    """The first line of a message; tracebacks follow it."""
+    return words.partition("\n")[0][:300]
 
 
 def in_page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -54,7 +54,7 @@ def test_a_step_that_fails_ends_a_trial_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_packages_and_names_what_failed() -> None:
-    bad = ALL | {"resume": {"is_good": False, "words": "it\n  differs"}}
+    bad = ALL | {"resume": {"is_good": False, "words": "it differs\nTraceback"}}
     rows = [row("a", ALL), row("b", bad, older=True), row("b", ALL), row("c", {}, problem="cannot be installed")]
     text = worlds.in_page(f"before\n{worlds.START}\nold\n{worlds.END}\nafter\n", rows)
     assert text.startswith("before\n")

@@ -273,10 +273,10 @@ class DDPG(PolicyAgent):
             raise EnvError(
                 f"frame_stack={encode.frames.num_frames} is for PPO: leave it out, or stack within the environment"
             )
-        if encode.layout.images:
+        if encode.layout.images or encode.layout.items:
             raise EnvError(
-                f"the observation space {space} has images, which DDPG and TD3 have no convolutions for: use PPO, or a "
-                "wrapper that makes numbers of them"
+                f"the observation space {space} has images or items, which DDPG and TD3 have no layers for: use PPO, "
+                "or a wrapper that makes numbers of them"
             )
 
         mlp = partial(MLP, activation=config.activation, generator=generator)

@@ -42,6 +42,7 @@ from hybridppo.runners.episodes import MOST_SIDE_BY_SIDE, Evaluation, made_for
 from hybridppo.runners.episodes import evaluate as run_episodes
 from hybridppo.settings import Settings, made, tell_what_runs
 from hybridppo.spaces.frames import num_frames_of
+from hybridppo.spaces.items import max_items_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import each_space
@@ -170,6 +171,7 @@ def environments_for(
         EnvironmentOptions() if options is None else options,
         action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
         frame_stack=num_frames_of(agent.observation_space),
+        max_items=max(map(max_items_of, each_space(agent.observation_space))),
     )
     with contextlib.ExitStack() as stack:
         environments = made_for(agent, env, num_envs, for_critics(own, critics_see(agent.config)), own_number=True)

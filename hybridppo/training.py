@@ -140,6 +140,7 @@ def train(
     imports: str = "",
     action_masks: bool = False,
     frame_stack: int = 1,
+    max_items: int = 0,
     clip_rewards: bool | None = None,
     episodic_life: bool = False,
     reward_weights: tuple[float, ...] = (),
@@ -244,6 +245,8 @@ def train(
         action_masks: Choose only actions that the environment allows, by info["action_mask"] of every reset and step.
         frame_stack: Number of the last observations of an episode that the agent sees, if they are a Box (vectors or
             images). Each observation is stored once.
+        max_items: If observations have a Sequence or a Graph: the largest number of items, of nodes and of edges. More
+            are an error.
         clip_rewards: Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari
             only.
         episodic_life: In Atari games, end an episode with the loss of a life while training; evaluations play whole

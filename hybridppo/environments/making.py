@@ -32,7 +32,7 @@ from hybridppo.environments.packages import (
 from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
-from hybridppo.environments.wrappers import MaskInObservation, stacked
+from hybridppo.environments.wrappers import MaskInObservation, stacked, with_limit
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError, message_of, shown, shown_name
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
@@ -269,7 +269,11 @@ def _made_by(
         elif is_parallel(made) or takes_turns(made):
             kind = "multi-agent environments"
             options.refuse(
-                kind, "frame_stack", "reward_weights", remedy="leave it out, or do it within the environment"
+                kind,
+                "frame_stack",
+                "max_items",
+                "reward_weights",
+                remedy="leave it out, or do it within the environment",
             )
         else:
             known = "a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv"
@@ -295,6 +299,9 @@ def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: b
 
         options, make_one = replace(options, reward_weights=()), make
         return _wrapped(lambda: WeightedRewards(make_one(), weights), options, has_agents)
+    if max_items := options.max_items:
+        options, make_all = replace(options, max_items=0), make
+        return _wrapped(lambda: with_limit(make_all(), max_items), options, has_agents)
     if options.action_masks:
         return lambda: MaskInObservation(make())
     return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)

@@ -27,7 +27,7 @@ OnEnvError = Literal["raise", "restart"]
 INSTEAD_OF_ASYNC = (
     "use num_workers (--num-workers) to step environments in processes; as many as num_envs step each in its own"
 )
-NEED_COPIES = ("on_env_error", "action_masks", "frame_stack", "reward_weights")
+NEED_COPIES = ("on_env_error", "action_masks", "frame_stack", "max_items", "reward_weights")
 """Options for copies of an environment that the library makes."""
 POSITIVE_SECONDS: Rule = "must be positive", lambda seconds: seconds > 0
 MOST_FRAMES = 64
@@ -63,6 +63,9 @@ class EnvironmentOptions:
     frame_stack: int = field(default=1, metadata={"least": 1})
     """Number of the last observations of an episode that the agent sees, if they are a Box (vectors or images). Each
     observation is stored once."""
+    max_items: int = field(default=0, metadata={"least": 0})
+    """If observations have a Sequence or a Graph: the largest number of items, of nodes and of edges. More are an
+    error."""
     clip_rewards: bool | None = None
     """Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari only."""
     episodic_life: bool = False
@@ -120,7 +123,7 @@ class EnvironmentOptions:
     @property
     def needs_copies(self) -> bool:
         """Whether an option needs copies made by the library."""
-        return self.restarts or self.action_masks or self.frame_stack > 1 or bool(self.reward_weights)
+        return self.restarts or self.action_masks or self.frame_stack > 1 or bool(self.max_items or self.reward_weights)
 
 
 @dataclass(frozen=True)

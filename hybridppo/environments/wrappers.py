@@ -10,6 +10,7 @@ import numpy as np
 from hybridppo.environments.checks import five_of, two_of
 from hybridppo.errors import BadValueError, MissingEntryError
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
+from hybridppo.spaces.items import limited
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MASK, MaskedObservation, mask_apart
 from hybridppo.spaces.observations import ObservationEncoder
@@ -188,3 +189,9 @@ def stacked(make: Callable[[], Any], num_frames: int) -> Any:
     """An environment with stacked observations; it may have stacked them already."""
     made = make()
     return made if num_frames_of(made.observation_space) == num_frames else FrameStack(made, num_frames)
+
+
+def with_limit(env: "gym.Env[Any, Any]", max_items: int) -> "gym.Env[Any, Any]":
+    """An environment whose observation space says how many items sequences and graphs have at most."""
+    space = limited(env.observation_space, max_items)
+    return gym.wrappers.TransformObservation(env, lambda observation: observation, space)

@@ -192,7 +192,7 @@ def joint_moments(means: Tensor, variances: Tensor, numbers: Tensor) -> Moments:
 
 
 class ObservationNormalizer(nn.Module):
-    """Normalises the numbers of rows to mean 0 and deviation 1, clipped to +-10; choices and images stay unchanged.
+    """Normalises numbers of rows to mean 0 and deviation 1, clipped to +-10; choices, items and images stay unchanged.
 
     Args:
         layout: the layout of a row.
@@ -210,11 +210,14 @@ class ObservationNormalizer(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """`[..., *row] -> [..., *row]`."""
         mean, scale = self.moments.mean, (self.moments.variance + EPSILON).rsqrt()
-        numbers = self.layout.numbers(rows)
+        numbers = given = self.layout.numbers(rows)
         if numbers.shape[-1] != len(mean):
             mean, scale = (moment.repeat(numbers.shape[-1] // len(mean)) for moment in (mean, scale))
         numbers = numbers - mean
         numbers.mul_(scale).clamp_(-LIMIT, LIMIT)
+        for start, items in self.layout.items:  # numbers of characters and of nodes exceed the limit
+            place = slice(start, start + items.size)
+            numbers[..., place] = given[..., place]
         return self.layout.replaced(rows, numbers)
 
     def moments_of(self, rows: Tensor) -> Moments:

@@ -206,8 +206,9 @@ def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> 
 class EncodedNetwork(nn.Module):
     """`[..., *row] -> [..., outputs]`: each part is encoded by itself; an MLP takes all of them together.
 
-    A part is encoded as its numbers and the convolutions' output for its images, `[height, width, channels]` flattened,
-    passed through hidden layers if it has widths. The rest of a row (a mask) is joined unchanged.
+    A part is encoded as its numbers, of which an encoder may take items (`networks/items.py`), and the convolutions'
+    output for its images, `[height, width, channels]` flattened; passed through hidden layers if it has widths. The
+    rest of a row (a mask) is joined unchanged.
 
     Args:
         layout: the layout of a row.
@@ -216,6 +217,7 @@ class EncodedNetwork(nn.Module):
         make_mlp: makes the MLP for a number of inputs.
         make_encoder: makes hidden layers for a number of inputs and widths.
         convolve: makes the convolutions of an image.
+        encode_numbers: makes the encoder of the numbers in a slice of a row; returns it and the length of its output.
     """
 
     def __init__(
@@ -226,15 +228,18 @@ class EncodedNetwork(nn.Module):
         make_mlp: Callable[[int], nn.Module],
         make_encoder: Callable[[int, Sequence[int]], nn.Module],
         convolve: Convolve,
+        encode_numbers: Callable[["slice[int, int, None]"], tuple[nn.Module, int]],
     ) -> None:
         super().__init__()
         seen = {number for part, _ in parts for number in range(part.images.start, part.images.stop)}
         made = [convolve(image) if i in seen else (nn.Identity(), 0) for i, image in enumerate(layout.images)]
         self.convolutions = nn.ModuleList([module for module, _ in made])
+        made_for_numbers = [encode_numbers(part.numbers) for part, _ in parts]
+        self.of_numbers = nn.ModuleList([module for module, _ in made_for_numbers])
         encoders: list[nn.Module] = []
         width = layout.num_numbers - end
-        for part, sizes in parts:
-            inputs = part.numbers.stop - part.numbers.start + sum(size for _, size in made[part.images])
+        for (part, sizes), (_, num_numbers) in zip(parts, made_for_numbers, strict=True):
+            inputs = num_numbers + sum(size for _, size in made[part.images])
             encoders.append(make_encoder(inputs, sizes) if sizes else nn.Identity())
             width += sizes[-1] if sizes else inputs
         self.encoders = nn.ModuleList(encoders)
@@ -254,8 +259,8 @@ class EncodedNetwork(nn.Module):
             for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)
         ]
         features = [
-            encoder(_joined([numbers[:, part.numbers], *seen[part.images]]))
-            for part, encoder in zip(self.parts, self.encoders, strict=True)
+            encoder(_joined([of_numbers(numbers[:, part.numbers]), *seen[part.images]]))
+            for part, of_numbers, encoder in zip(self.parts, self.of_numbers, self.encoders, strict=True)
         ]
         outputs: Tensor = self.mlp(_joined([*features, numbers[:, self.end :]]))
         return outputs.view(*leading, outputs.shape[-1])
@@ -265,6 +270,7 @@ class EncodedNetwork(nn.Module):
         of_parts = [twin_within(encoder) for encoder in self.encoders if not isinstance(encoder, nn.Identity)]
         # An image that no network sees needs no twin.
         has_twins = all(isinstance(convolutions, (Nature, nn.Identity)) for convolutions in self.convolutions)
+        has_twins &= all(isinstance(of_numbers, nn.Identity) for of_numbers in self.of_numbers)
         if not has_twins or any(each is None or each.activation != activation for each in of_parts):
             return None
         counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in self.encoders]

@@ -30,6 +30,7 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, message_of, shown, shown_error
 from hybridppo.networks.actors import Network, SharedTrunk
+from hybridppo.networks.items import NumbersWithItems
 from hybridppo.networks.layers import (
     CONVOLUTIONS,
     MLP,
@@ -153,9 +154,9 @@ class _Maker:
         """
         sizes, asked, by_key = self._config.encoder_sizes, getattr(self._config, keys), self._encode.by_key
         if sizes is None and asked is None:
-            if not self._rows.images:
+            if not self._rows.images and not self._rows.items:
                 return None
-            # Numbers and images are one part.
+            # Everything is one part.
             numbers = slice(0, self._rows.num_numbers - self._mask_size)
             return [(RowPart(numbers, slice(0, len(self._rows.images))), ())]
         for name, named in (("encoder_sizes", sizes), (keys.replace("parts", "keys"), asked)):
@@ -196,7 +197,14 @@ class _Maker:
         if seen is None:
             return make(self._rows.num_numbers)
         end = max(self._rows.num_numbers - self._mask_size, *(part.numbers.stop for part, _ in seen))
-        return EncodedNetwork(self._rows, seen, end, make, self._mlp, self._convolve)
+        return EncodedNetwork(self._rows, seen, end, make, self._mlp, self._convolve, self._encode_numbers)
+
+    def _encode_numbers(self, numbers: "slice[int, int, None]") -> tuple[nn.Module, int]:
+        items = [(start, each) for start, each in self._rows.items if numbers.start <= start < numbers.stop]
+        if not items:
+            return nn.Identity(), numbers.stop - numbers.start
+        made = NumbersWithItems(numbers, items, partial(self._initialise, generator=self._generator))
+        return made, made.num_features
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)

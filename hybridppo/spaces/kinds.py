@@ -30,7 +30,7 @@ from hybridppo.spaces.checks import (
     reshaped,
 )
 from hybridppo.spaces.frames import StackedFrames
-from hybridppo.spaces.rows import ImageLayout
+from hybridppo.spaces.rows import ImageLayout, ItemsLayout
 
 logger = logging.getLogger(__name__)
 OBSERVATION = "its observation"
@@ -55,7 +55,9 @@ class Kind(Generic[SpaceT]):
     """Length of an observation in a row: in numbers, or in bytes for an image."""
     image: ImageLayout | None = None
     """The layout of the image; None if the space is not an image."""
-    is_measured: ClassVar[bool] = False
+    items: ItemsLayout | None = None
+    """The layout of the items; None if the space has none."""
+    is_measured: bool = False
     """Whether the numbers are quantities, so that a mean and a deviation make sense; false for choices."""
 
     def __init__(self, space: SpaceT, path: str) -> None:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.errors import BadValueError
+from hybridppo.spaces import items as _  # noqa: F401 - adds its kinds
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, shown_cast, unsupported
 from hybridppo.spaces.frames import StackedFrames
@@ -20,7 +21,7 @@ from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
 logger = logging.getLogger(__name__)
 
 REMEDY = (
-    "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those "
+    "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, Text, OneOf, or a Dict or Tuple of those "
     "(gymnasium.wrappers.TransformObservation makes one of most others)"
 )
 
@@ -108,8 +109,12 @@ class ObservationEncoder:
                 raise UnsupportedSpaceError(leaf.space, leaf.path, reason)
         numbers = [leaf for leaf in leaves if leaf.image is None]
         sizes, images = [leaf.size for leaf in numbers], tuple(leaf.image for leaf in leaves if leaf.image is not None)
-        rows.layout = RowLayout(sum(sizes), images, self._kind.image is not None)
-        of_numbers, of_images = iter(slices(sizes)), iter(rows.layout.image_slices)
+        places = slices(sizes)
+        items = tuple(
+            (at.start, leaf.items) for leaf, at in zip(numbers, places, strict=True) if leaf.items is not None
+        )
+        rows.layout = RowLayout(sum(sizes), images, self._kind.image is not None, items)
+        of_numbers, of_images = iter(places), iter(rows.layout.image_slices)
         self.parts = [(leaf, next(of_numbers if leaf.image is None else of_images)) for leaf in leaves]
         rows.names = []
         for leaf in numbers:

@@ -119,8 +119,8 @@ def spaces_with_critics_part(
     if more is None:
         return list(observed)
     encoders = encoders_of(observed)
-    if any(encode.layout.images for encode in encoders):
-        raise EnvError(f"critic_observes={more!r} is for agents that observe numbers, and some observe images")
+    if any(encode.layout.images or encode.layout.items for encode in encoders):
+        raise EnvError(f"critic_observes={more!r} is for agents that observe numbers, and some observe images or items")
     sizes = [encode.size for encode in encoders]
     found: list[gym.Space[Any]] = []
     for own, size, sees in zip(observed, sizes, observes, strict=True):

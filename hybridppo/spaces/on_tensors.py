@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.errors import BadValueError
+from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.items import VaryingKind
 from hybridppo.spaces.kinds import ChoicesKind, Kind, MultiBinaryKind
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -25,6 +26,8 @@ class TensorEncoder:
     def __init__(self, encode: ObservationEncoder, leading: tuple[int, ...], device: torch.device) -> None:
         self._encode, self._num_rows, self._device = encode, math.prod(leading), device
         self.layout = encode.layout
+        if any(isinstance(leaf, VaryingKind) for leaf, _ in encode.parts):
+            raise EnvError(f"batched environments cannot have observations of {encode.space}: use a Dict of Box")
         self.dtype = torch.uint8 if encode.layout.images else torch.float32
         """Type of a row."""
         self._shapes = {id(leaf): (*leading, *(leaf.space.shape or ())) for leaf, _ in encode.parts}

@@ -114,6 +114,26 @@ class ImageLayout:
 
 
 @dataclass(frozen=True)
+class ItemsLayout:
+    """Places for items among the numbers of a row: of each item 1 if it is there, and its numbers; else zeros."""
+
+    places: tuple[tuple[int, int], ...]
+    """The number of places, and the numbers of each; of a graph, those of nodes and those of edges."""
+    num_characters: int = 0
+    """If items are characters, how many there are."""
+
+    @property
+    def size(self) -> int:
+        """Numbers of all places."""
+        return sum(map(math.prod, self.places))
+
+    def tables(self, numbers: Any) -> list[Any]:
+        """The places in numbers `[..., size]`, `[..., places, numbers]` each; views of an array or a tensor."""
+        parts = zip(slices(map(math.prod, self.places)), self.places, strict=True)
+        return [numbers[..., part].reshape(*numbers.shape[:-1], *places) for part, places in parts]
+
+
+@dataclass(frozen=True)
 class RowLayout:
     """The layout of a row: `num_numbers` float32 numbers, then images.
 
@@ -125,6 +145,8 @@ class RowLayout:
     images: tuple[ImageLayout, ...] = ()
     is_one_image: bool = False
     """Whether a row is a single image."""
+    items: tuple[tuple[int, ItemsLayout], ...] = ()
+    """The layouts of items among the numbers, each with the index of its first."""
 
     @property
     def dtype(self) -> "np.dtype[Any]":
@@ -217,7 +239,7 @@ class RowLayout:
 
     def with_numbers(self, more: int) -> "RowLayout":
         """The layout with `more` numbers after the present ones."""
-        return RowLayout(self.num_numbers + more, self.images)
+        return RowLayout(self.num_numbers + more, self.images, items=self.items)
 
 
 class RowPart(NamedTuple):

@@ -11,6 +11,7 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.frames import StackedFrames
+from hybridppo.spaces.items import LimitedGraph, LimitedSequence
 from hybridppo.spaces.kinds import parts_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import MOST_NUMBERS
@@ -147,6 +148,43 @@ FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space
         gym.spaces.Dict,
         lambda space: _parts(parts_of(space)),
         lambda json: gym.spaces.Dict([(_key(key), space_from_json(part)) for key, part in json["spaces"]]),
+    ),
+    "OneOf": (
+        gym.spaces.OneOf,
+        lambda space: {"spaces": [space_to_json(part) for part in space.spaces]},
+        lambda json: gym.spaces.OneOf([space_from_json(part) for part in json["spaces"]]),
+    ),
+    "Text": (
+        gym.spaces.Text,
+        lambda space: {
+            "min_length": space.min_length, "max_length": space.max_length, "charset": "".join(sorted(space.characters))
+        },
+        lambda json: gym.spaces.Text(
+            json["max_length"], min_length=json["min_length"], charset=json["charset"]
+        ),
+    ),
+    "Sequence": (
+        LimitedSequence,
+        lambda space: {
+            "item": space_to_json(space.feature_space), "stack": space.stack, "max_items": space.max_items
+        },
+        lambda json: LimitedSequence(
+            gym.spaces.Sequence(space_from_json(json["item"]), stack=json["stack"]), json["max_items"]
+        ),
+    ),
+    "Graph": (
+        LimitedGraph,
+        lambda space: {
+            "node": space_to_json(space.node_space),
+            "edge": None if space.edge_space is None else space_to_json(space.edge_space),
+            "max_items": space.max_items,
+        },
+        lambda json: LimitedGraph(
+            gym.spaces.Graph(
+                space_from_json(json["node"]), None if json["edge"] is None else space_from_json(json["edge"])
+            ),
+            json["max_items"],
+        ),
     ),
     "Tuple": (
         gym.spaces.Tuple,

@@ -705,10 +705,10 @@ def encoded_rows(
             rows = encode(_shaped(np.asarray(observation), space, encode, batch))
         elif not batch:
             rows = encode.one(observation)[None]
-        elif not (shape := np.shape(encode.values(observation)[0])) or not shape[0]:
+        elif not (number := _number_of(encode.values(observation)[0])):
             raise BadValueError(f"a batch of observations needs an axis for them, got {shown(observation)}")
         else:
-            encode.check_shapes(observation, shape[0])
+            encode.check_shapes(observation, number)
             rows = encode(observation)
         if not np.isfinite(encode.layout.numbers(rows)).all():
             for number, row in enumerate(rows):
@@ -719,6 +719,11 @@ def encoded_rows(
             raise EnvError("act got the pair that reset returns: write `observation, info = env.reset()`") from None
         raise error if isinstance(error, EnvError) else EnvError(f"the agent cannot act: {error}") from None
     return rows
+
+
+def _number_of(values: Any) -> int:
+    """The number of values in a batch of one part; 0 if it is no batch."""
+    return len(values) if isinstance(values, tuple) or np.ndim(values) else 0
 
 
 def _shaped(array: NDArray[Any], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> NDArray[Any]:

@@ -35,6 +35,7 @@ from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked, with_limit
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError, message_of, shown, shown_name
 from hybridppo.spaces.frames import num_frames_of
+from hybridppo.spaces.items import max_items_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:
@@ -325,6 +326,8 @@ def _of_vector(
     require_spaces(made, "single_")
     if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
         options = replace(options, frame_stack=1)
+    if max_items_of(made.single_observation_space) == options.max_items:  # it says so already
+        options = replace(options, max_items=0)
     kind = f"a {type(made).__name__} that a function makes"
     options.refuse(kind, *NEED_COPIES, remedy="let it make one environment")
     if made.num_envs != num_envs and not own_number:

@@ -203,6 +203,11 @@ def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> 
     return features.permute(0, 2, 3, 1).flatten(1)
 
 
+def unchanged(numbers: "slice[int, int, None]") -> tuple[nn.Module, int]:
+    """No layers for the numbers in a slice of a row, and their number."""
+    return nn.Identity(), numbers.stop - numbers.start
+
+
 class EncodedNetwork(nn.Module):
     """`[..., *row] -> [..., outputs]`: each part is encoded by itself; an MLP takes all of them together.
 
@@ -228,7 +233,7 @@ class EncodedNetwork(nn.Module):
         make_mlp: Callable[[int], nn.Module],
         make_encoder: Callable[[int, Sequence[int]], nn.Module],
         convolve: Convolve,
-        encode_numbers: Callable[["slice[int, int, None]"], tuple[nn.Module, int]],
+        encode_numbers: Callable[["slice[int, int, None]"], tuple[nn.Module, int]] = unchanged,
     ) -> None:
         super().__init__()
         seen = {number for part, _ in parts for number in range(part.images.start, part.images.stop)}

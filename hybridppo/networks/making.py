@@ -38,6 +38,7 @@ from hybridppo.networks.layers import (
     EncodedNetwork,
     Initialise,
     initialised,
+    unchanged,
     uniformly_initialised,
 )
 from hybridppo.networks.modes import torch_seeded
@@ -202,7 +203,7 @@ class _Maker:
     def _encode_numbers(self, numbers: "slice[int, int, None]") -> tuple[nn.Module, int]:
         items = [(start, each) for start, each in self._rows.items if numbers.start <= start < numbers.stop]
         if not items:
-            return nn.Identity(), numbers.stop - numbers.start
+            return unchanged(numbers)
         made = NumbersWithItems(numbers, items, partial(self._initialise, generator=self._generator))
         return made, made.num_features
 

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.errors import BadValueError
-from hybridppo.spaces import items as _  # noqa: F401 - adds its kinds
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, shown_cast, unsupported
 from hybridppo.spaces.frames import StackedFrames
+from hybridppo.spaces.items import VaryingKind
 from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
 
@@ -187,7 +187,8 @@ class ObservationEncoder:
             BadValueError: naming the part.
         """
         for leaf, value in zip(self._kind.leaves, self._kind.values(observations), strict=True):
-            found, expected = np.shape(value), (num_envs, *(leaf.space.shape or ()))
+            found = (len(value),) if isinstance(leaf, VaryingKind) else np.shape(value)
+            expected = (num_envs, *(leaf.space.shape or ()))
             if found != expected:
                 raise BadValueError(f"the {num_envs} observations{leaf.path} must be of shape {expected}, not {found}")
 

@@ -7,7 +7,21 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    GraphInstance,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Text,
+    Tuple,
+)
+
+from hybridppo.spaces.items import LimitedGraph, LimitedSequence
 
 LENGTH = 8
 """Steps of an episode."""
@@ -181,6 +195,36 @@ class TwoCameras(Identity):
         return images
 
 
+class Letter(Identity):
+    """The wanted choice is in one of four parts, drawn at random: text, a set, a graph, one of two spaces."""
+
+    def __init__(self, masks: bool = False) -> None:
+        super().__init__(Discrete(3), masks)
+        point, node = Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,))
+        self.observation_space = Dict(
+            text=Text(6, charset="abc"),
+            points=LimitedSequence(Sequence(Dict(at=point, kind=Discrete(2))), 4),
+            net=LimitedGraph(Graph(node, Discrete(3)), 4),
+            either=OneOf([Discrete(4), point]),
+        )
+
+    def _observation(self) -> Any:
+        draws, wanted, part = self.np_random, int(self._wanted), int(self.np_random.integers(4))
+        number = np.float32(wanted - 1)
+        nodes, links = draws.uniform(-1.0, 1.0, (3, 1)).astype(np.float32), np.array([[0, 1], [2, 1]])
+        kinds = np.full(2, wanted) if part == 2 else np.zeros(0, np.int64)
+        return {
+            "text": "abc"[wanted] * int(draws.integers(1, 7)) if part == 0 else "",
+            "points": tuple(
+                {"at": np.array([number, x], np.float32), "kind": int(draws.integers(2))}
+                for x in draws.uniform(-1.0, 1.0, draws.integers(1, 5) if part == 1 else 0)
+            ),
+            "net": GraphInstance(nodes, kinds, links[: len(kinds)]),
+            "either": (0, np.int64(wanted if part == 3 else 3)) if draws.random() < 0.5 or part != 3
+            else (1, np.array([number, 1.0], np.float32)),
+        }  # fmt: skip
+
+
 NESTED = Dict(
     arms=Tuple((Discrete(3, start=-1), Box(-1.0, 1.0, (2,)))),
     keys=MultiBinary(2),
@@ -232,5 +276,6 @@ KINDS = {
     "image and vector, with a memory": KindOfSpace(
         Recalled, LENGTH * 1.0, {"recurrent": "lstm", "recurrent_size": 32, "sequence_length": 8}
     ),
+    "items": KindOfSpace(Letter, LENGTH * 1.0),
     "images alone": KindOfSpace(TwoCameras, LENGTH * 2.0, has_masks=False),
 }

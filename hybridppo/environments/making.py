@@ -326,7 +326,7 @@ def _of_vector(
     require_spaces(made, "single_")
     if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
         options = replace(options, frame_stack=1)
-    if max_items_of(made.single_observation_space) == options.max_items:  # it says so already
+    if options.max_items and max_items_of(made.single_observation_space) == options.max_items:  # it says so already
         options = replace(options, max_items=0)
     kind = f"a {type(made).__name__} that a function makes"
     options.refuse(kind, *NEED_COPIES, remedy="let it make one environment")

@@ -221,9 +221,7 @@ class GraphKind(VaryingKind):
 
 def _require_places(name: str, what: str, number: int, most: int) -> None:
     if number > most:
-        raise BadValueError(
-            f"{name} has {number} {what}, and max_items={most}: give max_items (--max-items) a larger number"
-        )
+        raise BadValueError(f"{name} has {number} {what}, and max_items (--max-items) is {most}: make it larger")
 
 
 KINDS += [TextKind, SequenceKind, GraphKind, OneOfKind]

@@ -48,6 +48,7 @@ from hybridppo.networks.numpy_actors import CELLS, NumpyTwin
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.items import VaryingKind
 from hybridppo.spaces.kinds import ChoicesKind, Kind, first_of, kind_of, map_parts, parts_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
@@ -94,6 +95,12 @@ class TorchPolicy(nn.Module):
         pairs = zip(kind_of(space).leaves, _paths(space), strict=True)
         self.parts = [(leaf, path) for leaf, path in pairs if keys is None or str(path[0]) in keys]
         """The parts of an observation that the actor sees, and their keys."""
+        for leaf, _ in self.parts:
+            if isinstance(leaf, VaryingKind):
+                what = (
+                    f"observations of {leaf.space} cannot be exported, since a policy's file takes arrays of one shape"
+                )
+                raise ConfigurationError(f"{what}: share the agent's own file, agent.save")
         self.is_image = len(self.parts) == 1 and self.parts[0][0].image is not None and not self.mask_size
         """Whether the actor takes an image as it is."""
         self.state_size = 0 if agent.memory is None else agent.memory.state_size

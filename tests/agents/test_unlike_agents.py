@@ -267,7 +267,7 @@ def test_both_kinds_learn() -> None:
         ),
         (
             {"config": {**MEMORIES, "sign": replace(MEMORIES["sign"], sequence_length=4)}},
-            "sequence_length must be the same for all policies with a memory",
+            "sequence_length must be the same for all policies that are recurrent",
         ),
         ({"config": {"sign": CONFIGS["sign"]}}, "agent 'pointer_0' has the policy 'pointer', and config has sign"),
         ({"config": {**CONFIGS, "third": CONFIGS["sign"]}}, "policy 'third' has no agent, since all agents have"),

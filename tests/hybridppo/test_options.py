@@ -71,6 +71,7 @@ SOME: dict[str, Any] = {
     "imports": "gymnasium, math",
     "action_masks": False,
     "frame_stack": 1,
+    "max_items": 0,
     "clip_rewards": True,
     "episodic_life": False,
     "reward_weights": (),
@@ -82,7 +83,7 @@ SOME: dict[str, Any] = {
 
 CHANGES_RESULT = {
     RunOptions: "total_steps total_episodes seed target_return start_from self_play distributed",
-    EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
+    EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack max_items
         clip_rewards episodic_life reward_weights step_infos""",
     PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
         minibatch_size

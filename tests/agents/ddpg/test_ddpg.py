@@ -264,7 +264,7 @@ def test_what_it_cannot_do_is_one_clear_error(env: Any, options: Any, error: typ
 
 
 def test_images_are_refused_before_the_first_step() -> None:
-    with pytest.raises(EnvError, match="has images, which DDPG and TD3 have no convolutions for"):
+    with pytest.raises(EnvError, match="has images or items, which DDPG and TD3 have no layers for"):
         DDPG(Box(0, 255, (6, 6, 1), np.uint8), ACTIONS)
 
 

@@ -215,7 +215,7 @@ def test_policies_are_evaluated_by_themselves() -> None:
     ("make", "config", "error", "message"),
     [
         (Matching, {"critic_observes": "state"}, EnvError, r"needs an environment with state\(\) and a state_space"),
-        (lambda: gym.make("CartPole-v1"), {"critic_observes": "all"}, ConfigurationError, "environments of several"),
+        (lambda: gym.make("CartPole-v1"), {"critic_observes": "all"}, ConfigurationError, "multi-agent environments"),
         (
             partial(Matching, space=Box(0, 255, (4, 4, 1), np.uint8)), {"critic_observes": "all"}, EnvError,
             "is for agents that observe numbers, and some observe images",

@@ -390,13 +390,11 @@ def test_a_function_must_make_an_environment(made: Any) -> None:
     "space",
     [
         Box(0, 255, (8, 2, 3), np.uint8),
-        gym.spaces.Text(5),
         gym.spaces.Sequence(Discrete(2)),
         gym.spaces.Graph(Box(-1, 1, (2,)), None),
-        gym.spaces.OneOf([Discrete(2), Discrete(3)]),
         Dict({}),
     ],
-    ids=["image of two pixels", "text", "sequence", "graph", "one of", "nothing"],
+    ids=["image of two pixels", "sequence", "graph", "nothing"],
 )
 @pytest.mark.parametrize("is_within", [False, True], ids=["alone", "within"])
 def test_unsupported_observation_spaces_are_refused_by_name(space: gym.Space[Any], is_within: bool) -> None:

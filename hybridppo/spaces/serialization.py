@@ -156,18 +156,12 @@ FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space
     ),
     "Text": (
         gym.spaces.Text,
-        lambda space: {
-            "min_length": space.min_length, "max_length": space.max_length, "charset": "".join(sorted(space.characters))
-        },
-        lambda json: gym.spaces.Text(
-            json["max_length"], min_length=json["min_length"], charset=json["charset"]
-        ),
+        lambda space: {"lengths": [space.min_length, space.max_length], "charset": "".join(sorted(space.characters))},
+        lambda json: gym.spaces.Text(json["lengths"][1], min_length=json["lengths"][0], charset=json["charset"]),
     ),
     "Sequence": (
         LimitedSequence,
-        lambda space: {
-            "item": space_to_json(space.feature_space), "stack": space.stack, "max_items": space.max_items
-        },
+        lambda space: {"item": space_to_json(space.feature_space), "stack": space.stack, "max_items": space.max_items},
         lambda json: LimitedSequence(
             gym.spaces.Sequence(space_from_json(json["item"]), stack=json["stack"]), json["max_items"]
         ),
@@ -175,15 +169,11 @@ FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space
     "Graph": (
         LimitedGraph,
         lambda space: {
-            "node": space_to_json(space.node_space),
-            "edge": None if space.edge_space is None else space_to_json(space.edge_space),
+            "parts": [space_to_json(part) for part in (space.node_space, space.edge_space) if part is not None],
             "max_items": space.max_items,
         },
         lambda json: LimitedGraph(
-            gym.spaces.Graph(
-                space_from_json(json["node"]), None if json["edge"] is None else space_from_json(json["edge"])
-            ),
-            json["max_items"],
+            gym.spaces.Graph(*[*map(space_from_json, json["parts"]), None][:2]), json["max_items"]
         ),
     ),
     "Tuple": (

@@ -97,10 +97,8 @@ class TorchPolicy(nn.Module):
         """The parts of an observation that the actor sees, and their keys."""
         for leaf, _ in self.parts:
             if isinstance(leaf, VaryingKind):
-                what = (
-                    f"observations of {leaf.space} cannot be exported, since a policy's file takes arrays of one shape"
-                )
-                raise ConfigurationError(f"{what}: share the agent's own file, agent.save")
+                what = f"observations of {leaf.space} cannot be exported: an exported policy takes arrays of one shape"
+                raise ConfigurationError(f"{what} (agent.save makes a file that takes them)")
         self.is_image = len(self.parts) == 1 and self.parts[0][0].image is not None and not self.mask_size
         """Whether the actor takes an image as it is."""
         self.state_size = 0 if agent.memory is None else agent.memory.state_size

@@ -83,8 +83,8 @@ SOME: dict[str, Any] = {
 
 CHANGES_RESULT = {
     RunOptions: "total_steps total_episodes seed target_return start_from self_play distributed",
-    EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack max_items
-        clip_rewards episodic_life reward_weights step_infos""",
+    EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
+        max_items clip_rewards episodic_life reward_weights step_infos""",
     PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
         minibatch_size
         learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda

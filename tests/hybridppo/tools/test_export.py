@@ -179,7 +179,7 @@ def test_a_policy_of_every_kind_of_space_is_exported(name: str, suffix: str, tmp
             hybridppo.export(tmp_path / "agent.safetensors", path, check_steps=0)
         return
     if name == "items":
-        with pytest.raises(ConfigurationError, match=r"observations of Graph\(.*\) cannot be exported"):
+        with pytest.raises(ConfigurationError, match=r"observations of OneOf\(.*\) cannot be exported"):
             hybridppo.export(tmp_path / "agent.safetensors", path, check_steps=0)
         return
     exported = hybridppo.export(tmp_path / "agent.safetensors", path, check_steps=30)

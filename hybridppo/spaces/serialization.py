@@ -112,6 +112,11 @@ def _key(json: Any) -> Any:
     return tuple(map(_key, json)) if isinstance(json, list) else json
 
 
+def _node_and_edge(parts: list[Json]) -> tuple[Any, Any]:
+    node, *edge = map(space_from_json, parts)
+    return node, edge[0] if edge else None
+
+
 FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space[Any]]]] = {
     "MaskedObservation": (
         MaskedObservation,
@@ -173,7 +178,7 @@ FORMATS: dict[str, tuple[type, Callable[[Any], Json], Callable[[Json], gym.Space
             "max_items": space.max_items,
         },
         lambda json: LimitedGraph(
-            gym.spaces.Graph(*[*map(space_from_json, json["parts"]), None][:2]), json["max_items"]
+            gym.spaces.Graph(*_node_and_edge(json["parts"])), json["max_items"]
         ),
     ),
     "Tuple": (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 27_732
-MOST_FILES = 172
+MOST_LINES = 28_265
+MOST_FILES = 174
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

@@ -382,6 +382,8 @@ def shortened(command: str) -> list[str]:
     options = dict(SHORTER.get(name, {}))
     if name == "train" and "--agent" not in arguments:
         options |= SMALL
+    if "batch_size" in command:  # it divides the number of environments
+        del options["--num-envs"]
     options |= {flag: value for flag, value in SHORTER_WHERE_SAID.items() if flag in arguments}
     for flag, value in options.items():
         if flag in arguments:

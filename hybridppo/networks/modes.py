@@ -199,8 +199,9 @@ def _autocast(device: torch.device, heads: Sequence[nn.Module]) -> Iterator[None
         yield
 
 
-LARGE = 2**16
-"""The fewest weights of a linear layer that multiplies by oneDNN. Calls take most of the time of smaller layers."""
+LARGE, MUCH = 2**17, 2**22
+"""The fewest weights of a linear layer that multiplies by oneDNN, and the fewest products of a weight and an input in a
+call. With less, the calls take longer than the products."""
 
 
 def _is_large(weight: Tensor) -> bool:
@@ -222,7 +223,8 @@ class ByOneDNN(TorchFunctionMode):
         if function is not nn.functional.linear or len(args) < 3 or torch._C._are_functorch_transforms_active():
             return function(*args, **(kwargs or {}))
         inputs, weight, bias = args
-        if not _is_large(weight) or inputs.dtype != weight.dtype or not inputs.numel():
+        is_much = inputs.numel() * len(weight) >= MUCH
+        if not (_is_large(weight) and is_much) or inputs.dtype != weight.dtype:
             return function(inputs, weight, bias)
         outputs: Tensor = _product(inputs.reshape(-1, inputs.shape[-1]), weight, bias)
         return outputs.view(*inputs.shape[:-1], len(weight))

@@ -96,10 +96,10 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
 @pytest.mark.parametrize("columns", [slice(None), slice(3, 259)], ids=["whole", "a view of columns"])
 def test_large_layers_give_the_same_by_onednn(columns: slice) -> None:
     draw = torch.Generator().manual_seed(0)
-    wide = torch.randn((2, 5, 300), generator=draw)
+    wide = torch.randn((2, 20, 300), generator=draw)
     inputs = (wide[..., columns] if columns.start else wide[..., :256].contiguous()).requires_grad_()
-    weight = (torch.randn((256, 256), generator=draw) / 16.0).requires_grad_()
-    bias = torch.randn(256, generator=draw).requires_grad_()
+    weight = (torch.randn((512, 256), generator=draw) / 16.0).requires_grad_()
+    bias = torch.randn(512, generator=draw).requires_grad_()
 
     def results() -> list[torch.Tensor]:
         outputs = torch.nn.functional.linear(inputs, weight, bias)
@@ -117,19 +117,20 @@ def test_large_layers_give_the_same_by_onednn(columns: slice) -> None:
 
 def test_other_layers_are_computed_as_they_were() -> None:
     layer, numbers = torch.nn.Linear(8, 8), torch.randn(3, 8)
-    large = torch.nn.Linear(256, 256)
-    rows = torch.randn(4, 2, 256)
+    large = torch.nn.Linear(256, 512)
+    rows = torch.randn(32, 2, 256)
     with ByOneDNN():
         assert torch.equal(layer(numbers), torch.nn.functional.linear(numbers, layer.weight, layer.bias))
-        assert large(rows[:0]).shape == (0, 2, 256)
-        assert torch.func.vmap(large)(rows).shape == (4, 2, 256)
+        assert torch.equal(large(rows[0]), torch.nn.functional.linear(rows[0], large.weight, large.bias))  # few rows
+        assert large(rows[:0]).shape == (0, 2, 512)
+        assert torch.func.vmap(large)(rows).shape == (32, 2, 512)
         with pytest.raises(RuntimeError, match="dtype"):
             large(rows.double())
 
 
 def test_only_large_networks_on_a_cpu_use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modes, "has_onednn", lambda: True)
-    small, large = torch.nn.Linear(64, 64), torch.nn.Linear(256, 256)
+    small, large = torch.nn.Linear(256, 256), torch.nn.Linear(256, 512)
     assert rounding("fp32", CPU, [small, large]) is ByOneDNN
     assert rounding("fp32", CPU, [small]) is not ByOneDNN
     assert rounding("fp32", GPU, [large]) is not ByOneDNN

@@ -427,7 +427,7 @@ def decoded(node: Any) -> Any:
     """The data that `encoded` wrote."""
     if not isinstance(node, dict):
         return node
-    kind, content = next(iter(node.items()))
+    (kind, content), *_ = node.items()  # a ValueError if there is none
     if kind == "float":
         return float(content)
     if kind == "bytes":

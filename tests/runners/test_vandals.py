@@ -71,6 +71,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "evaluated": {"evaluate_every": 50, "episodes_per_evaluation": 3, "evaluation_episodes": 3},
 }
 SPACES = {**KINDS, "discrete from 0": identity(Discrete(4))}
+del SPACES["items"]  # which batched environments cannot have
 VIEWS = ("multi-discrete of two axes", "images alone")
 """Spaces whose actions may be views of stored arrays."""
 USUAL = [

@@ -23,7 +23,7 @@ from toy_environments import newest
 from hybridppo.environments import state
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.state import ActionHistory, Walk, write
+from hybridppo.environments.state import ActionHistory, Walk, decoded, write
 from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import EnvStateError
 
@@ -667,3 +667,8 @@ def test_a_history_keeps_the_longest_episode(monkeypatch: pytest.MonkeyPatch) ->
     assert "actions" not in plain
     with pytest.raises(EnvStateError, match=r"more than 1.5 seconds, too long to be replayed, and \.world is"):
         history.put_into([{**plain, "state": {"hidden": [".world is of type b2"]}}])
+
+
+def test_saved_data_that_was_emptied_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        decoded({"list": [{}]})

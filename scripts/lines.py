@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 28_266
+MOST_LINES = 28_274
 MOST_FILES = 174
 NOT_CODE = {
     tokenize.COMMENT,

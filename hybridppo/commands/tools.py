@@ -306,6 +306,8 @@ class Check(Command):
     """Modules that register environments, to import first, with commas between them."""
     reward_weights: tuple[float, ...] = ()
     """For environments whose reward is several numbers: the weight of each in their sum, which is the reward."""
+    max_items: int = 0
+    """If observations have a Sequence or a Graph: the largest number of items, of nodes and of edges."""
     steps: int = 2000
     """The largest number of steps to make."""
     seconds: float = SECONDS_TO_CHECK

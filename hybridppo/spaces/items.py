@@ -20,7 +20,18 @@ from hybridppo.spaces.rows import ItemsLayout, slices
 REMEDY = "an observation may have any number of items: max_items (--max-items) says how many places a row has for them"
 
 
-class LimitedSequence(gym.spaces.Sequence):
+class Limited:
+    """A base that lets spaces of different limits differ."""
+
+    max_items: int
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.max_items == getattr(other, "max_items", None)
+
+    __hash__ = None  # type: ignore[assignment]  # like that of other spaces
+
+
+class LimitedSequence(Limited, gym.spaces.Sequence):
     """A `Sequence` of at most `max_items` items."""
 
     def __init__(self, space: gym.spaces.Sequence, max_items: int) -> None:
@@ -28,7 +39,7 @@ class LimitedSequence(gym.spaces.Sequence):
         self.max_items = max_items
 
 
-class LimitedGraph(gym.spaces.Graph):
+class LimitedGraph(Limited, gym.spaces.Graph):
     """A `Graph` of at most `max_items` nodes and `max_items` edges."""
 
     def __init__(self, space: gym.spaces.Graph, max_items: int) -> None:

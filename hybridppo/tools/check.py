@@ -157,6 +157,7 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
     reward_weights: tuple[float, ...] = (),
+    max_items: int = 0,
     steps: int = 2000,
     seconds: float = SECONDS_TO_CHECK,
     seed: int = 0,
@@ -169,6 +170,7 @@ def check_env(
         env_kwargs: as for `train`.
         imports: as for `train`.
         reward_weights: as for `train`.
+        max_items: as for `train`.
         steps: the largest number of steps to make.
         seconds: the time limit, in seconds. The report has the number of steps made, and what there was no time for.
         seed: seed of the resets and of the actions.
@@ -190,7 +192,8 @@ def check_env(
         env = entry_point if getattr(entry_point, "policies", None) else env
     with contextlib.ExitStack() as stack, _reported(report, "it fails"):
         with _reported(report, "it cannot be made"):
-            check = _Check(env, report, seed, {"env_kwargs": env_kwargs, "reward_weights": reward_weights})
+            options = {"env_kwargs": env_kwargs, "reward_weights": reward_weights, "max_items": max_items}
+            check = _Check(env, report, seed, options)
         if report.is_usable:
             stack.callback(check.environments.close)
             check.look_at_spaces()

@@ -84,6 +84,7 @@ def test_a_limit_reaches_every_part() -> None:
     assert max_items_of(space) == 0
     assert ObservationEncoder(limited(space, 3)).layout.num_numbers == 3 * 3 + 3 * 3 + 3 * 3 + 2
     assert max_items_of(limited(space, 3)) == 3
+    assert limited(space, 3) == limited(space, 3) != limited(space, 4)
 
 
 def found_for(space: Any, observations: Any) -> tuple[ItemsEncoder, Any]:
@@ -139,6 +140,11 @@ class Bag(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return self.reset()[0], float(action == (self._numbers.sum() > 0.0)), False, False, {}
+
+
+def test_check_takes_the_limit() -> None:
+    assert hybridppo.check_env(Bag, max_items=3, steps=20).is_usable
+    assert "max_items" in str(hybridppo.check_env(Bag, steps=20))
 
 
 def test_the_limit_is_saved_with_the_run_and_the_agent(tmp_path: Any) -> None:

@@ -245,6 +245,8 @@ def register() -> str:
     # As after any other tests: were the device not announced, this file alone would show it too.
     torch.ones(1, requires_grad=True).sum().backward()
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
+    # torch gives every module a method of the device's name, which would hide a layer that is called so.
+    delattr(nn.Module, NAME)
     operations, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     # By name: a test may put another in the place of `_compute`, which must see new memory as well.
     fallback.fallback(lambda operation, *args, **kwargs: _compute(operation, *args, **kwargs), "PrivateUse1")

@@ -559,3 +559,9 @@ def test_copies_between_the_devices_share_no_memory_and_views_do(second_device: 
     other.data += 1.0
     assert isinstance(other, nn.Parameter)
     assert there.tolist() == back.tolist()
+
+
+def test_a_layer_may_have_the_devices_name(second_device: str) -> None:
+    module = nn.Module()
+    module.add_module(second.NAME, nn.Linear(1, 1))
+    assert isinstance(getattr(module, second.NAME), nn.Linear)

@@ -5,6 +5,7 @@ training is saved and the process ends; a later call continues the training.
 """
 
 import contextlib
+import inspect
 import json
 import math
 import signal
@@ -25,14 +26,12 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.files import Tail, as_json, read_object, replace_synced, wait_until_free
 from hybridppo.runners.processes import connection_of_stdin, started, wait_for_ends
 from hybridppo.running import TrainResult
-from hybridppo.settings import changeable_names, name_of_source
+from hybridppo.settings import can_change_result, fields_of, name_of_source
 from hybridppo.system.validation import is_number
-from hybridppo.training import resume, train
+from hybridppo.training import resume, split_schedules, train, with_further
 
 OBJECTIVE = "objective.json"
 """The file in a run directory with the value of an objective of one's own."""
-OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "action_distribution", "modules", "schedules")
-"""The parts of an agent that a run cannot keep, and which it gets again when it is resumed."""
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
@@ -51,7 +50,7 @@ class Run:
     seed: int
     config: Any
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of `train`, `evaluation_episodes` among them; `resume` gets those that may change."""
+    """Further arguments of `train`, `evaluation_episodes` among them; `resume` gets those that it takes."""
 
     objective: Callable[[TrainResult], float] | None = None
     """What `value` is of the training's result; None for the mean return of the evaluation after it."""
@@ -67,10 +66,9 @@ class Run:
         else:
             self.require_own()
             wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
-            again = (*changeable_names(), *OF_ONES_OWN)
-            further |= {name: self.options[name] for name in again if name in self.options}
-            env = None if isinstance(self.env, str) else self.env
-            result = resume(self.run_dir, env=env, progress=False, **further)
+            env, takes = None if isinstance(self.env, str) else self.env, inspect.signature(resume).parameters
+            again = {name: value for name, value in self.options.items() if name in takes}
+            result = resume(self.run_dir, env=env, progress=False, **{**again, **further})
         if not result.interrupted and self.objective is not None:
             value = self.objective(result)
             if not is_number(value):
@@ -100,8 +98,11 @@ class Run:
         asked = {"env_id": name_of_source(self.env), "total_steps": self.total_steps, "seed": self.seed}
         usual = {"imports": "", "env_kwargs": None, "track": "", "address": None}
         asked |= {name: self.options.get(name, value) for name, value in usual.items()}
-        config = self.config.to_json()
-        require_same(self.run_dir / "config.json", {**asked, "settings": config.pop("settings"), "config": config})
+        # As `train` saves it, which also writes the numbers of threads and whether updates are compiled.
+        schedules, _ = split_schedules(self.options.get("schedules"))
+        config = with_further(self.config, schedules, self.options.get("settings")).to_json()
+        decide = [name for name, each in fields_of(type(self.config)).items() if can_change_result(each, config)]
+        require_same(self.run_dir / "config.json", {**asked, **{name: config[name] for name in decide}})
 
     def result(self) -> dict[str, Any] | None:
         """The contents of `result.json`; None if the run has not ended.
@@ -225,6 +226,8 @@ def require_same(file: Path, settings: dict[str, Any]) -> None:
         ConfigurationError: if a setting differs.
     """
     before = read_object(file) or {}
+    if isinstance(of_agent := before.get("config"), dict):
+        before |= of_agent
     for name, value in settings.items():
         if name in before and before[name] != json.loads(as_json(value)):
             raise ConfigurationError(

@@ -129,7 +129,8 @@ def play(
     with contextlib.closing(made) as film:
         if human is not None:
             film.person = Person(human, film)
-        played = partial(play_episodes, player, other, film, limit, deterministic=deterministic, **how)
+        alike = EnvironmentOptions(reward_weights=options.reward_weights)
+        played = partial(play_episodes, player, other, film, limit, alike, deterministic=deterministic, **how)
         if path is None:
             return played()
         with making(path), tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
@@ -384,7 +385,9 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str | No
     return film
 
 
-def play_episodes(player: AnyAgent, other: AnyAgent | None, film: Filmed, limit: float, **how: Any) -> Played:
+def play_episodes(
+    player: AnyAgent, other: AnyAgent | None, film: Filmed, limit: float, options: EnvironmentOptions, **how: Any
+) -> Played:
     """Play episodes one after the other, each until no agent is left, or until the film has so many steps.
 
     Raises:
@@ -394,7 +397,7 @@ def play_episodes(player: AnyAgent, other: AnyAgent | None, film: Filmed, limit:
     agents: Any = player
     if other is not None:
         agents = _agents_of_players(player, other, list(map(str, getattr(film, "possible_agents", ()))))
-    with playing(agents, lambda: film, 1, policy_of=str) as (_, run):
+    with playing(agents, lambda: film, 1, options, policy_of=str) as (_, run):
         ended = count()
         over: dict[str, Any] = {"on_episode": lambda: next(ended), "is_over": lambda: film.steps >= limit}
         found = run(**how, **over)

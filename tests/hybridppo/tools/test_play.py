@@ -221,6 +221,16 @@ def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
     assert hybridppo.play(run_dir, window=True, env=partial(make, render_mode="human")).lengths == (5,)
 
 
+def test_a_reward_of_several_numbers_is_weighted_as_in_training(tmp_path: Path) -> None:
+    def make(render_mode: str | None = None) -> gym.Env[Any, Any]:
+        return gym.wrappers.TransformReward(Numbered(render_mode), lambda _: [1.0, 2.0])
+
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+    options = {**QUIET, "config": config, "reward_weights": (1.0, 0.5), "run_dir": tmp_path / "run"}
+    hybridppo.train(make, total_steps=32, **options)
+    assert hybridppo.play(tmp_path / "run", window=True, env=lambda: make("human")).returns == (14.0,)
+
+
 class Shown(Matching):
     metadata: dict[str, Any] = {}  # noqa: RUF012 - as PettingZoo has it
     render_mode = "human"

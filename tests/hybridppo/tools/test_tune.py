@@ -1,8 +1,9 @@
 """Tuned settings: the file's contents, and their use on the command line."""
 
 import json
+import re
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.tools.hyperparameters import FILE, SPACE, Entry, first_trial, tuned_entry, write_entry
+from hybridppo.tools.jobs import Run
 from hybridppo.tools.tune import _Judge
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
@@ -155,6 +157,29 @@ def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_tra
     assert parsed.environment.env_kwargs == {"name": "it's"}
     assert parsed.options.start_from == asked["start_from"] == "a run"
     assert parsed.placement.resolve().settings() == asked["placement"].settings()
+
+
+class OneIteration(hybridppo.Callback):
+    def on_iteration(self, run: TrainingRun, metrics: Any) -> None:
+        run.stop("enough")
+
+
+def test_a_run_goes_on_although_train_has_completed_its_hyperparameters(tmp_path: Path) -> None:
+    """It takes the number of threads, schedules and hyperparameters of one's own into them."""
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), torch_threads=None)
+    options = {"placement": "cpu", "schedules": "clip_range=linear", "settings": {"beta": 1}, "debug": True}
+    run, steps = Run(tmp_path / "run", "CartPole-v1", 64, 0, config, options), list[float]()
+    assert replace(run, options={**options, "callbacks": OneIteration()}).train()
+    assert replace(run, options={**options, "on_iteration": lambda line: steps.append(line["env_steps"])}).train()
+    assert steps
+    for change, message in (
+        ({"config": replace(config, gamma=0.5)}, "gamma 0.99, not 0.5"),
+        ({"options": {**options, "schedules": "clip_range=cosine"}}, "schedules 'clip_range=linear', not "),
+        ({"options": {**options, "settings": {"beta": 2}}}, "settings {'beta': 1}, not {'beta': 2}"),
+        ({"total_steps": 96}, "total_steps 64, not 96"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"run was begun with {re.escape(message)}"):
+            replace(run, **change).train()
 
 
 def test_a_search_begins_near_the_defaults() -> None:

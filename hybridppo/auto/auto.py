@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial, shortened
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, HybridPPOError, add_advice, shown, shown_error
 from hybridppo.networks.actors import twin_of
+from hybridppo.networks.modes import HOST, linears, supports_bf16
 from hybridppo.placements.placement import KINDS, Placement, SingleDevice, placement_from_settings, require_devices
 from hybridppo.system.devices import is_cuda_awake, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
@@ -52,6 +54,13 @@ ROUNDS = (
     "the main process would act for other numbers of rows, which rounds differently; torch_threads=None "
     "(--torch-threads None) allows that, and num_workers=K (--num-workers K) asks for it"
 )
+BF16 = (
+    "products in bfloat16 may shorten learning on this processor, and round so coarsely that a seed gives another result; "
+    "precision='bf16' of PPOConfig (--precision bf16) asks for it"
+)
+LARGE_IMAGE, LARGE_LAYER = 2**14, 2**20
+"""The bytes of an image, and the weights of a layer, from which on bfloat16 was faster on a CPU: those of Atari and
+CarRacing (docs/performance.md), and layers of 1024. With images of 36 x 36 and layers of 512, it gained nothing."""
 TOO_LITTLE = f"its iterations are shorter, but with its start, the run is less than {MARGIN:.0%} faster"
 """Why a candidate was not chosen."""
 
@@ -161,6 +170,8 @@ class Limits:
     max_lag: int = 0
     any_threads: bool = False
     """Whether results may round differently, as by every number of torch threads, and by workers that only step."""
+    could_round: bool = False
+    """Whether products in bfloat16 may pay on the CPU, and were not asked for."""
     torch_threads: int = 1
     """The configured number."""
     accelerator: str | None = None
@@ -178,6 +189,9 @@ def limits_of(training: Training, environments: Environments, **of_run: Any) -> 
     """The limits that follow from the training and this machine; `of_run` are the fields that do not."""
     config = training.config
     actor: Any = None if training.agent is None else training.agent.actor
+    is_large = any(image.num_bytes >= LARGE_IMAGE for image in environments.encode.layout.images) or any(
+        layer.weight.numel() >= LARGE_LAYER for layer in (() if actor is None else linears(actor))
+    )
     return Limits(
         cores=cpu_cores(),
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
@@ -185,6 +199,7 @@ def limits_of(training: Training, environments: Environments, **of_run: Any) -> 
         has_workers=actor is None or twin_of(actor) is not None,
         draws_on_device=environments.is_compiled,
         any_threads=config.torch_threads is None,
+        could_round=is_large and isinstance(config, PPOConfig) and config.precision == "fp32" and supports_bf16(HOST),
         torch_threads=config.torch_threads or 1,
         accelerator="cuda" if num_cuda_devices() else None,
         **of_run,
@@ -345,6 +360,11 @@ class Search:
         most, saves = self.training.config.num_envs, self.best.sampling > MARGIN * self.best.iteration
         return saves and not self._worker_counts(most) and bool(left_open.worker_counts(most))
 
+    def _could_round(self) -> bool:
+        """Whether bfloat16 might make learning on the CPU faster, and must be asked for."""
+        is_on_cpu, saves = self.best.candidate.device == "cpu", self.best.learning > MARGIN * self.best.iteration
+        return self.limits.could_round and is_on_cpu and saves
+
     def line(self) -> str:
         """The choice and its figures in one line."""
         if self.baseline.label not in self.trials:
@@ -362,6 +382,8 @@ class Search:
             others.append(f"overlap: {LAGS}")
         if self.trials and self._could_step_only():
             others.append(f"workers: {ROUNDS}")
+        if self.trials and self._could_round():
+            others.append(f"bf16: {BF16}")
         return {
             "seconds": time.perf_counter() - self._began,
             "left_out": [*self.left_out, *others],

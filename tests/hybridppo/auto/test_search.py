@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,14 +11,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.auto import auto, trials
-from hybridppo.auto.auto import Limits, Search
+from hybridppo.auto.auto import Limits, Search, limits_of
 from hybridppo.auto.trials import Candidate, Training, Trial, shortened
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.system.signals import Stopped
 
@@ -103,6 +106,42 @@ def test_workers_that_only_step_must_be_allowed_because_they_round_differently()
     chosen, found = searched(steps_are_slow, replace(limits, any_threads=True))
     assert chosen.num_workers == 8
     assert f"workers: {auto.ROUNDS}" not in found.table(chosen)["left_out"]
+
+
+def test_bfloat16_is_named_and_never_chosen() -> None:
+    limits, offer = replace(LIMITS, could_round=True, accelerator="cuda"), f"bf16: {auto.BF16}"
+    chosen, found = searched(lambda candidate: (0.1, 0.1), limits)
+    assert offer in found.table(chosen)["left_out"]
+    for seconds in (lambda candidate: (0.1, 1e-3), lambda candidate: (0.1, 0.1 if candidate.device == "cpu" else 0.01)):
+        chosen, found = searched(seconds, limits)
+        assert offer not in found.table(chosen)["left_out"]  # no learning on the CPU to shorten
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "pays"),
+    [
+        ((84, 84, 4), {}, True),
+        ((84, 84, 4), {"precision": "bf16"}, False),
+        ((36, 36, 3), {}, False),
+        ((3,), {"hidden_sizes": (1024, 1024)}, True),
+        ((3,), {}, False),
+    ],
+    ids=str,
+)
+def test_bfloat16_is_for_large_images_and_wide_layers(
+    shape: tuple[int, ...], changes: dict[str, Any], pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> gym.Env[Any, Any]:
+        space = Box(0, 255, shape, np.uint8) if len(shape) == 3 else Box(-1.0, 1.0, shape, np.float32)
+        return gym.wrappers.TransformObservation(gym.make("CartPole-v1"), lambda seen: np.zeros(shape), space)
+
+    config = replace(CONFIG, **changes)
+    with closing(make_environments(make, 1, EnvironmentOptions())) as environments:
+        spaces = environments.observation_space, environments.action_space
+        of_agent = replace(training(make, config), agent=PPO(*spaces, replace(config, precision="fp32"), seed=0))
+        for supported in (True, False):
+            monkeypatch.setattr(auto, "supports_bf16", lambda device, supported=supported: supported)
+            assert limits_of(of_agent, environments, total_steps=1).could_round is (pays and supported)
 
 
 def test_an_actor_on_a_device_may_have_workers() -> None:

@@ -268,14 +268,9 @@ def _made_by(
         if isinstance(made, gym.Env):
             require_spaces(made)
         elif is_parallel(made) or takes_turns(made):
-            kind = "multi-agent environments"
-            options.refuse(
-                kind,
-                "frame_stack",
-                "max_items",
-                "reward_weights",
-                remedy="leave it out, or do it within the environment",
-            )
+            kind, within = "multi-agent environments", "leave it out, or do it within the environment"
+            options.refuse(kind, "frame_stack", "reward_weights", remedy=within)
+            options.refuse(kind, "max_items", remedy="leave it out, and make an array of one shape of the items")
         else:
             known = "a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv"
             raise EnvError(f"the function must make {known}; it made {type(made).__name__}{_lacking(made)}")

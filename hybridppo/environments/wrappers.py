@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.checks import five_of, two_of
-from hybridppo.errors import BadValueError, MissingEntryError
+from hybridppo.errors import BadValueError, ConfigurationError, MissingEntryError
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
-from hybridppo.spaces.items import limited
+from hybridppo.spaces.items import limited, max_items_of
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MASK, MaskedObservation, mask_apart
 from hybridppo.spaces.observations import ObservationEncoder
@@ -192,6 +192,13 @@ def stacked(make: Callable[[], Any], num_frames: int) -> Any:
 
 
 def with_limit(env: "gym.Env[Any, Any]", max_items: int) -> "gym.Env[Any, Any]":
-    """An environment whose observation space says how many items sequences and graphs have at most."""
+    """An environment whose observation space says how many items sequences and graphs have at most.
+
+    Raises:
+        ConfigurationError: if the space has neither.
+    """
     space = limited(env.observation_space, max_items)
+    if not max_items_of(space):
+        what = f"max_items={max_items} is for observations with a Sequence or a Graph, and these are of {space}"
+        raise ConfigurationError(f"{what}: leave it out")
     return gym.wrappers.TransformObservation(env, lambda observation: observation, space)

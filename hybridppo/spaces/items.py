@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.checks import UnsupportedSpaceError, require_finite
+from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, require_finite
 from hybridppo.spaces.kinds import KINDS, Kind, kind_of
 from hybridppo.spaces.rows import ItemsLayout, slices
 
@@ -72,14 +72,16 @@ class Members:
     """Writes values of a space that lies within a kind of this file, as numbers without images and items."""
 
     def __init__(self, space: gym.Space[Any], path: str) -> None:
-        self._kind = kind_of(space, path)
+        self._kind = kind_of(limited(space, 1), path)
         for leaf in self._kind.leaves:
             if leaf.image is not None or isinstance(leaf, VaryingKind):
-                what = "an image" if leaf.image is not None else f"a {type(leaf.space).__name__}"
+                what = "an image" if leaf.image is not None else f"a {leaf.of.__name__}"
                 raise UnsupportedSpaceError(leaf.space, leaf.path, f"items and members of a OneOf cannot be {what}")
         self._places = slices(leaf.size for leaf in self._kind.leaves)
         self.size = sum(leaf.size for leaf in self._kind.leaves)
         self.is_measured = any(leaf.is_measured for leaf in self._kind.leaves)
+        low, high = zip(*(leaf.bounds() for leaf in self._kind.leaves), strict=True)
+        self.bounds = np.minimum(np.concatenate(low), 0.0), np.maximum(np.concatenate(high), 0.0)
 
     def each(self, batch: Any) -> Iterable[Any]:
         """The values of a batch in gymnasium's vector form."""
@@ -116,9 +118,16 @@ class VaryingKind(Kind[Any]):
         return observation
 
     def bounds(self) -> tuple[Array, Array]:
-        """Infinite bounds."""
-        ends = np.full(self.size, np.inf, np.float32)
-        return -ends, ends
+        """Those of the members, with the zeros of empty places; infinite for characters and links."""
+        low, high = bounds = np.full(self.size, -np.inf, np.float32), np.full(self.size, np.inf, np.float32)
+        for end, numbers in enumerate(bounds):
+            for member, places in self._members_in(numbers):
+                places[...] = member.bounds[end]
+        return low, high
+
+    def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
+        """The members, each with its places in a row, `[..., size]`."""
+        return ()
 
     def _places_for(self, *places: tuple[int, int], num_characters: int = 0) -> ItemsLayout:
         """The layout of items, which is the whole row."""
@@ -143,10 +152,13 @@ class OneOfKind(VaryingKind):
         if not isinstance(observation, (tuple, list)) or len(observation) != 2:
             raise BadValueError(f"{name} must be a pair, a space's number and a value, and is {shown(observation)}")
         which, value = observation
-        if which not in range(len(self._members)):
+        if np.ndim(which) or which not in range(len(self._members)):
             raise BadValueError(f"{name} names space {shown(which)}, and there are {len(self._members)}")
         row[int(which)] = 1.0
         self._members[int(which)].write(value, row[self._places[int(which)]])
+
+    def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
+        return [(member, row[place]) for member, place in zip(self._members, self._places, strict=True)]
 
 
 class TextKind(VaryingKind):
@@ -187,12 +199,16 @@ class SequenceKind(VaryingKind):
     def _write(self, observation: Any, row: Array, name: str) -> None:
         try:
             items = list(self._item.each(observation) if self.space.stack else observation)
-        except TypeError:
-            raise BadValueError(f"{name} must be a sequence, and is {shown(observation)}") from None
+        except (TypeError, LookupError, ValueError):  # of stacked items, whose parts may differ in number
+            how = f", stacked as values of {self.space.stacked_feature_space}" if self.space.stack else ""
+            raise BadValueError(f"{name} must be a sequence{how}, and is {shown(observation)}") from None
         _require_places(name, "items", len(items), self.space.max_items)
         for item, place in zip(items, self._layout.tables(row)[0], strict=False):
             place[0] = 1.0
             self._item.write(item, place[1:])
+
+    def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
+        return [(self._item, self._layout.tables(row)[0][:, 1:])]
 
 
 class GraphKind(VaryingKind):
@@ -213,21 +229,30 @@ class GraphKind(VaryingKind):
         if not isinstance(observation, tuple) or len(observation) != 3:
             raise BadValueError(f"{name} must be a GraphInstance, and is {shown(observation)}")
         nodes, edges, links = observation
-        links = np.zeros((0, 2)) if links is None else np.asarray(links)
+        nodes = np.atleast_1d(as_numbers(f"{name}.nodes", nodes))
+        edges = np.atleast_1d(as_numbers(f"{name}.edges", () if edges is None else edges))
+        links = as_numbers(f"{name}.edge_links", () if links is None else links)
+        if not links.size:
+            links = np.zeros((0, 2))
         if links.ndim != 2 or links.shape[1] != 2 or (len(links) and not set(links.ravel()) <= set(range(len(nodes)))):
             what = f"[edges, 2], numbers of two of its {len(nodes)} nodes each"
             raise BadValueError(f"{name}.edge_links must be {what}, and is {shown(links.tolist())}")
-        if self._edge is not None and len(() if edges is None else edges) != len(links):
-            raise BadValueError(f"{name} must have as many edges as edge_links, {len(links)}, and has {shown(edges)}")
+        if self._edge is not None and len(edges) != len(links):
+            found = f"{len(links)}, and has {shown(edges)}"
+            raise BadValueError(f"{name} must have as many edges as edge_links, {found}")
         _require_places(name, "nodes", len(nodes), self.space.max_items)
         _require_places(name, "edges", len(links), self.space.max_items)
         of_nodes, of_edges = self._layout.tables(row)
         of_nodes[: len(nodes), 0], of_edges[: len(links), 0], of_edges[: len(links), 1:3] = 1.0, 1.0, links
         for node, place in zip(nodes, of_nodes, strict=False):
             self._node.write(node, place[1:])
-        if self._edge is not None and edges is not None:
+        if self._edge is not None:
             for edge, place in zip(edges, of_edges, strict=False):
                 self._edge.write(edge, place[3:])
+
+    def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
+        nodes, edges = self._layout.tables(row)
+        return [(self._node, nodes[:, 1:]), *([] if self._edge is None else [(self._edge, edges[:, 3:])])]
 
 
 def _require_places(name: str, what: str, number: int, most: int) -> None:

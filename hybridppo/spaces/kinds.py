@@ -122,7 +122,7 @@ class BoxKind(Kind[gym.spaces.Box]):
         self.size = math.prod(space.shape)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
-        array = np.asarray(observations)
+        array = as_numbers(f"its observation{self.path}", observations)
         if array.shape != (*rows.shape[:-1], *self.space.shape):
             array = reshaped(array, self.space.shape, f"its observation{self.path}")
         if self.image is not None and array.dtype != np.uint8:

@@ -21,8 +21,8 @@ from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
 logger = logging.getLogger(__name__)
 
 REMEDY = (
-    "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, Text, OneOf, or a Dict or Tuple of those "
-    "(gymnasium.wrappers.TransformObservation makes one of most others)"
+    "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, Text, OneOf, Sequence, Graph, or a Dict or "
+    "Tuple of those (gymnasium.wrappers.TransformObservation makes one of most others)"
 )
 
 
@@ -102,10 +102,12 @@ class ObservationEncoder:
         leaves, rows, nothing = self._kind.leaves, HoldsRows(), np.zeros(0, np.float32)
         for leaf in leaves:
             if leaf.size > MOST_NUMBERS:
-                reason = (
-                    f"networks would see {leaf.size:,} numbers of it, and may see {MOST_NUMBERS:,}: give a large "
-                    "choice as its digits, in a MultiDiscrete, or as numbers, in a Box"
+                remedy = (
+                    "lower max_items (--max-items), or the max_length of a Text"
+                    if leaf.items is not None
+                    else "give a large choice as its digits, in a MultiDiscrete, or as numbers, in a Box"
                 )
+                reason = f"networks would see {leaf.size:,} numbers of it, and may see {MOST_NUMBERS:,}: {remedy}"
                 raise UnsupportedSpaceError(leaf.space, leaf.path, reason)
         numbers = [leaf for leaf in leaves if leaf.image is None]
         sizes, images = [leaf.size for leaf in numbers], tuple(leaf.image for leaf in leaves if leaf.image is not None)
@@ -118,6 +120,9 @@ class ObservationEncoder:
         self.parts = [(leaf, next(of_numbers if leaf.image is None else of_images)) for leaf in leaves]
         rows.names = []
         for leaf in numbers:
+            if isinstance(leaf, VaryingKind):
+                rows.names += [f"{leaf.path}[]"] * leaf.size
+                continue
             shape = leaf.space.shape if leaf.space.shape and math.prod(leaf.space.shape) == leaf.size else (leaf.size,)
             rows.names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
         low, high = ([bounds[end] for bounds in (leaf.bounds() for leaf in numbers)] for end in (0, 1))

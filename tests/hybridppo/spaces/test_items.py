@@ -19,6 +19,7 @@ from hybridppo.spaces.observations import ObservationEncoder
 TEXT = Text(3, charset="cab")
 SET = LimitedSequence(Sequence(Dict(a=Box(-9.0, 9.0, (1,)), b=Discrete(2))), 3)
 STACKED = LimitedSequence(Sequence(Box(-9.0, 9.0, (2,)), stack=True), 2)
+STACKED_PARTS = LimitedSequence(Sequence(Dict(a=Box(-9.0, 9.0, (1,)), b=Discrete(2)), stack=True), 2)
 GRAPH = LimitedGraph(Graph(Box(-9.0, 9.0, (1,)), Discrete(2)), 2)
 EITHER = OneOf([Discrete(2), Box(-9.0, 9.0, (2,))])
 
@@ -41,6 +42,7 @@ def item(a: float, b: int) -> dict[str, Any]:
         (STACKED, np.array([[3.0, 4.0]]), [1, 3, 4, 0, 0, 0]),
         (GRAPH, graph([7.0, 8.0], [1], [[1, 0]]), [1, 7, 1, 8, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0]),
         (GRAPH, GraphInstance(np.array([[7.0]]), None, None), [1, 7] + [0] * 12),
+        (GRAPH, GraphInstance(np.array([[7.0]]), np.array([]), np.array([])), [1, 7] + [0] * 12),
         (EITHER, (0, 1), [1, 0, 0, 1, 0, 0]),
         (EITHER, (np.int64(1), np.array([3.0, 4.0])), [0, 1, 0, 0, 3, 4]),
     ],
@@ -61,13 +63,31 @@ def test_rows_by_hand(space: Any, observation: Any, row: list[float]) -> None:
         (SET, (item(0.0, 0),) * 4, r"has 4 items, and max_items \(--max-items\) is 3"),
         (SET, (item(np.nan, 0),), r"its observation\[\]\['a'\].* nan"),
         (SET, (item(0.0, 2),), r"its observation\[\]\['b'\] is 2, which is not one of its space"),
+        (SET, ({"a": np.array(["x"]), "b": 0},), r"its observation\[\]\['a'\] is not a number or an array of numbers"),
+        (SET, ({"a": np.array([1j]), "b": 0},), r"its observation\[\]\['a'\] is not a number or an array of numbers"),
+        (
+            STACKED_PARTS,
+            {"a": np.zeros((2, 1)), "b": np.zeros(1, int)},
+            r"must be a sequence, stacked as values of Dict",
+        ),
+        (STACKED_PARTS, {"a": np.zeros((2, 1))}, "must be a sequence, stacked as values of Dict"),
+        (STACKED_PARTS, np.zeros((2, 1)), "must be a sequence, stacked as values of Dict"),
         (GRAPH, 3, "must be a GraphInstance, and is 3"),
+        (GRAPH, (None, None, None), r"its observation.nodes is not a number or an array of numbers: None"),
+        (GRAPH, ([[1.0]], "x", None), r"its observation.edges is not a number or an array of numbers: 'x'"),
+        (GRAPH, ([[1.0]], [0], [[0], [0, 0]]), r"its observation.edge_links is not an array"),
+        (GRAPH, ([[1.0]], 3, None), "must have as many edges as edge_links, 0, and has"),
         (GRAPH, graph([1.0, 2.0, 3.0], [0], [[0, 1]]), r"has 3 nodes, and max_items \(--max-items\) is 2"),
         (GRAPH, graph([1.0], [0] * 3, [[0, 0]] * 3), "has 3 edges, and max_items"),
         (GRAPH, graph([1.0], [0], [[0, 1]]), "numbers of two of its 1 nodes each, and is"),
         (GRAPH, graph([1.0], [], [[0, 0]]), "must have as many edges as edge_links, 1, and has"),
         (EITHER, 3, "must be a pair, a space's number and a value, and is 3"),
         (EITHER, (2, 0), "names space 2, and there are 2"),
+        (EITHER, (np.array([0]), 0), "names space .*0.*, and there are 2"),
+        (EITHER, (np.array([0, 1]), 0), "names space .*0, 1.*, and there are 2"),
+        (LimitedSequence(Sequence(Sequence(Discrete(2))), 2), (), "cannot be a Sequence"),
+        (OneOf([Graph(Discrete(2), None), Discrete(2)]), (), "cannot be a Graph"),
+        (LimitedSequence(Sequence(Discrete(2)), 10**8), (), "lower max_items"),
         (Sequence(Discrete(2)), (), "the observation space Sequence.* is not supported: .* max_items"),
         (Graph(Discrete(2), None), (), "the observation space Graph.* is not supported: .* max_items"),
         (OneOf([Text(3), Discrete(2)]), (), "items and members of a OneOf cannot be a Text"),
@@ -77,6 +97,33 @@ def test_rows_by_hand(space: Any, observation: Any, row: list[float]) -> None:
 def test_what_does_not_fit_is_refused(space: Any, observation: Any, message: str) -> None:
     with pytest.raises((EnvError, BadValueError), match=message):
         ObservationEncoder(space).checked(observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "is_outside"),
+    [
+        (SET, (item(9.0, 1),), False),
+        (SET, (item(9.5, 1),), True),
+        (LimitedSequence(Sequence(Box(2.0, 3.0, (1,))), 2), ([2.0],), False),
+        (STACKED, np.array([[3.0, -9.5]]), True),
+        (GRAPH, graph([9.5], [], []), True),
+        (GRAPH, graph([9.0, 1.0], [1], [[1, 0]]), False),
+        (EITHER, (1, [0.0, 9.5]), True),
+        (EITHER, (1, [0.0, 9.0]), False),
+        (TEXT, "c", False),
+    ],
+)
+def test_an_item_outside_of_its_bounds_is_warned_of(space: Any, observation: Any, is_outside: bool) -> None:
+    encode = ObservationEncoder(space)
+    warning = encode.warning_of_bounds(encode.one(observation)[None, None], np.zeros((1, 1), bool))
+    assert (warning is not None and "[] was" in warning and "9.5, outside of the bounds" in warning) == is_outside
+
+
+def test_a_limit_for_nothing_is_refused() -> None:
+    with pytest.raises(
+        hybridppo.ConfigurationError, match="max_items=3 is for observations with a Sequence or a Graph"
+    ):
+        hybridppo.train("CartPole-v1", total_steps=8, max_items=3, progress=False)
 
 
 def test_a_limit_reaches_every_part() -> None:

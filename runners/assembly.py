@@ -75,6 +75,10 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
+    if not placement.max_lag:
+        thread = None
+    elif thread is None:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
     num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
     plan = RolloutPlan(
         agent.exploration if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
@@ -101,14 +105,14 @@ def make_sampler(
             drops = not isinstance(agent, DDPG)
             sampler = LaggingSampler(max_lag=placement.max_lag, drops=drops, **options_of_workers)
         else:
-            workers = Workers(**options_of_workers, acts=acts, in_thread=placement.max_lag > 0)
-            sampler = Sampler(workers, plan)
+            sampler = Sampler(Workers(**options_of_workers, acts=acts), plan, thread=thread if acts else None)
     else:
         may_choose = num_episodes is not None and options.vectorization == "auto"
         if may_choose and not isinstance(environments, SubEnvironments):
             # A vectorised form does not give its environment out.
             environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-        sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)
+        # With a thread, one buffer is filled while the agent learns from the other.
+        sampler = Sampler(LocalFiller(environments, plan, num_buffers=2 if thread else 1), plan, thread=thread)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler

@@ -95,13 +95,22 @@ class Sampler:
             `LocalFiller`, or `Workers`.
         plan: what a rollout is made of; one `[T, N]` block of noise is drawn per rollout.
         counts: counts the steps; None for those of rollouts on the host.
+        thread: fills a rollout as soon as it is begun; None to fill it when it is waited for. A thread is faster if
+            learning does not need Python meanwhile, as on a GPU.
     """
 
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
 
-    def __init__(self, environments: Any, plan: RolloutPlan, counts: Counts | None = None) -> None:
-        self._environments, self._encode, self._plan = environments, environments.encode, plan
+    def __init__(
+        self,
+        environments: Any,
+        plan: RolloutPlan,
+        counts: Counts | None = None,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self._environments, self._encode, self._plan, self._thread = environments, environments.encode, plan, thread
+        self._filling: Callable[[], tuple[int, FinalObservations]] = closed
         self._stop: Flag = bytearray(1)
         """Set to 1 to stop before the next step."""
         if counts is None:
@@ -269,6 +278,9 @@ class Sampler:
     def close(self) -> None:
         """Release everything; a second call does nothing."""
         self.request_stop()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._filling = closed  # else an error in the thread, which its future keeps, would keep the sampler alive
         self._environments.close()
 
     def _begin(self) -> Any:
@@ -285,11 +297,12 @@ class Sampler:
 
     def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
         """Begin to fill the rest of the rows."""
-        self._environments.fill_async(unfinished.buffer, actor, unfinished.filled)
+        fill = self._environments.begin_to_fill(unfinished.buffer, actor, unfinished.filled)
+        self._filling = partial(on_one_thread, fill) if self._thread is None else self._thread.submit(fill).result
 
     def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
         """Wait until all rows are filled or the flag was seen; set `filled` and `finals`."""
-        unfinished.filled, finals = self._environments.fill_wait()
+        unfinished.filled, finals = self._filling()
         unfinished.finals += finals
         self.seconds_filling = self._environments.seconds
 
@@ -498,37 +511,26 @@ class Sampler:
 
 
 class LocalFiller(Stepper):
-    """Fills rollouts in this process: when they are waited for, or at once in a thread.
+    """Fills rollouts in this process.
 
     Args:
         environments: the `N` environments; closed with this.
         plan: what a rollout is made of.
-        in_thread: begin at once, in a thread. This is faster if learning does not need Python meanwhile, as on a GPU.
-        thread: the thread; None for a new one.
+        num_buffers: number of buffers: two if one is filled while the agent learns from the other.
 
     Raises:
         ConfigurationError: for whole episodes of anything but one environment that the library steps.
     """
 
-    def __init__(
-        self,
-        environments: Environments,
-        plan: RolloutPlan,
-        *,
-        in_thread: bool = False,
-        thread: ThreadPoolExecutor | None = None,
-    ) -> None:
+    def __init__(self, environments: Environments, plan: RolloutPlan, *, num_buffers: int = 1) -> None:
         self.encode, self.num_agents = environments.encode, environments.num_agents
         self.skips_row_after_end, self.clips_rewards = environments.skips_row_after_end, environments.clips_rewards
         self.steer, self.take_infos = environments.steer, environments.take_infos
         self.info_names, self.step_infos = environments.info_names, environments.step_infos
         self._environments, self._plan, self._first_seed = environments, plan, plan.env_seed
-        # With a thread, one buffer is filled while the agent learns from the other.
         capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY
-        self.buffers, self.stop = [self._allocated(capacity) for _ in range(1 + in_thread)], bytearray(1)
+        self.buffers, self.stop = [self._allocated(capacity) for _ in range(num_buffers)], bytearray(1)
         self.counts: Any = None  # which only workers need
-        self._wait: Callable[[], tuple[int, FinalObservations]] = closed
-        self._thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if in_thread else None
         self.seed_episodes(0)
         super().__init__(environments, plan.distribution, plan.env_seed, plan.memory)
 
@@ -538,15 +540,15 @@ class LocalFiller(Stepper):
         layout = Rollout.layout(*shape, self.encode, plan.distribution, plan.memory, environments.step_infos)
         return Rollout.in_memory(layout, plan.pin_for)
 
-    def fill_async(self, buffer: Rollout, actor: SamplingActor, first: int) -> None:
-        """Begin to fill a buffer from row `first` on."""
-        method = self.fill if self._plan.num_episodes is None else self._fill_episodes
-        fill = partial(method, buffer, actor, self.stop, first)
-        self._wait = partial(on_one_thread, fill) if self._thread is None else self._thread.submit(fill).result
+    def begin_to_fill(
+        self, buffer: Rollout, actor: SamplingActor, first: int
+    ) -> Callable[[], tuple[int, FinalObservations]]:
+        """A function that fills a buffer from row `first` on, up to the end or until the flag is seen.
 
-    def fill_wait(self) -> tuple[int, FinalObservations]:
-        """Wait until the buffer is filled or the flag was seen; the number of rows, and new final observations."""
-        return self._wait()
+        It returns the number of rows, and the new final observations.
+        """
+        method = self.fill if self._plan.num_episodes is None else self._fill_episodes
+        return partial(method, buffer, actor, self.stop, first)
 
     def _fill_episodes(
         self, buffer: Rollout, actor: SamplingActor, stop: Flag, filled: int
@@ -600,10 +602,7 @@ class LocalFiller(Stepper):
         super().restart(seed)
 
     def close(self) -> None:
-        """Wait for the thread, and close the environments; a second call does nothing."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-        self._wait = closed  # else an error in the thread, which its future keeps, would keep the sampler alive
+        """Close the environments; a second call does nothing."""
         self.counts = None
         self._environments.close()
 

@@ -5,9 +5,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, chain, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hybridppo.environments.base import Environments, EnvState, Steering, closed, latest
+from hybridppo.environments.base import Environments, EnvState, Steering, latest
 from hybridppo.environments.infos import Sums, summed
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.packages import to_send
@@ -30,7 +28,7 @@ from hybridppo.runners.acting import Acting, parts_of
 from hybridppo.runners.acting import layout as layout_of_acting
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
-from hybridppo.runners.sampler import RolloutPlan, on_one_thread
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.worker import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import PageLock, accelerator_of
@@ -175,8 +173,7 @@ class Workers:
         options: how the environments are made and stepped.
         transport: starts the workers, and carries messages and rollouts.
         num_buffers: number of buffers.
-        acts: whether this process acts, in a thread if `in_thread`, and workers only step.
-        in_thread: whether rollouts are sampled while the agent learns.
+        acts: whether this process acts, and workers only step.
 
     Raises:
         EnvError: if a worker fails, dies or hangs; it names the worker, and has its traceback or signal.
@@ -195,7 +192,6 @@ class Workers:
         transport: Callable[[Work], Transport] = Processes,
         num_buffers: int = 2,
         acts: bool = False,
-        in_thread: bool = False,
     ) -> None:
         self.encode, self.num_agents = template.encode, template.num_agents
         self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
@@ -224,8 +220,6 @@ class Workers:
         acting = layout_of_acting(num_envs * agents, template.encode, plan.distribution, plan.memory) if acts else None
         setup["acting"] = [*(acting or ())]
         self.pool = transport(Work(shares, self.columns, num_buffers, setup, plan.pin_for, acting))
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-actor") if acts and in_thread else None
-        self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self.buffers, self.stop = self.pool.buffers, self.pool.stop
         self.counts: Any = None
         """Counts the steps; set by the sampler."""
@@ -258,20 +252,20 @@ class Workers:
         assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
 
-    def fill_async(self, buffer: Rollout, actor: SamplingActor, first: int) -> None:
-        """Let each worker fill its columns of a buffer from row `first` on."""
+    def begin_to_fill(
+        self, buffer: Rollout, actor: SamplingActor, first: int
+    ) -> Callable[[], tuple[int, FinalObservations]]:
+        """Let each worker fill its columns of a buffer from row `first` on; a function that waits until all have.
+
+        It returns the number of rows, and the new final observations. If workers do not act, it acts for them.
+        """
         self.publish(actor)
         self._turn, self._first = next(i for i, mine in enumerate(self.buffers) if mine is buffer), first
         for worker in self.pool.workers:
-            if not self.fill(worker, self._turn, first):
-                self.pool.fill(worker, self._turn, first)
+            while not self.fill(worker, self._turn, first):
+                pass  # another is there
         self._drop_lost(buffer, first, first)  # later on, rows of workers that are lost do not count
-        fill = self._fill if self.pool.acting is None else partial(on_one_thread, self._fill)
-        self._wait = fill if self._thread is None else self._thread.submit(fill).result
-
-    def fill_wait(self) -> tuple[int, FinalObservations]:
-        """Wait until all have filled their columns, or were stopped; the number of rows, and new final observations."""
-        return self._wait()
+        return self._fill
 
     def _fill(self) -> tuple[int, FinalObservations]:
         buffer = self.buffers[self._turn]
@@ -406,9 +400,6 @@ class Workers:
         """End all workers; a second call does nothing."""
         self.on_loss = lambda worker: None  # the owner's function would keep its owner alive
         self.counts = None
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-        self._wait = closed
         self.pool.close()
 
 

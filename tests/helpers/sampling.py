@@ -1,6 +1,7 @@
 """Samplers in this process, with the noise of a seed, for the tests to import."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,21 @@ from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 
 
 def sampler_of(
-    environments: Environments, distribution: Any = None, *, env_seed: int = 0, noise_seed: int = 0, **options: Any
+    environments: Environments,
+    distribution: Any = None,
+    *,
+    env_seed: int = 0,
+    noise_seed: int = 0,
+    in_thread: bool = False,
+    **options: Any,
 ) -> Sampler:
-    """The distribution is by default that of the action space; further options are the plan's and the filler's."""
+    """The distribution is by default that of the action space; further options are the plan's."""
     distribution = distribution_for(environments.action_space) if distribution is None else distribution
-    of_thread = {name: options.pop(name) for name in ("in_thread", "thread") if name in options}
     if options.get("num_steps", 1) is None:
         del options["num_steps"]
     plan = RolloutPlan(distribution, np.random.default_rng(noise_seed), env_seed, **options)
-    return Sampler(LocalFiller(environments, plan, **of_thread), plan)
+    thread = ThreadPoolExecutor(1) if in_thread else None
+    return Sampler(LocalFiller(environments, plan, num_buffers=1 + in_thread), plan, thread=thread)
 
 
 def collecting(

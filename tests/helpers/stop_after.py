@@ -87,7 +87,7 @@ class Stops:
             (JointDistribution, "sample"),
             (DeterministicActions, "sample"),
             (OptimizationLoop, "step"),
-            (Workers, "fill_async"),
+            (Workers, "begin_to_fill"),
             (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))

@@ -1,5 +1,6 @@
 """Workers that only step: the main process acts for them, with any network, and for half of them at a time."""
 
+import threading
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -61,6 +62,19 @@ def test_the_main_process_acts_in_a_thread_while_it_learns() -> None:
     placement, config = Mirrored("cpu", "cpu", max_lag=1), replace(SMALL, num_envs=1, num_minibatches=1)
     expected, found = (values_of(train(config, placement=placement, num_workers=number)) for number in (0, 1))
     assert torch.equal(found, expected)  # the actor is called with the same rows
+
+
+def test_one_thread_acts_for_all_shards_of_a_process() -> None:
+    threads: set[Any] = set()
+
+    def networks(*given: Any) -> Any:
+        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        actor.register_forward_pre_hook(lambda *called: threads.add(threading.current_thread()))
+        return actor, critic
+
+    config, overlap = replace(SMALL, layer_norm=False), Mirrored("cpu", "cpu", max_lag=1)
+    train(config, networks=networks, placement=overlap, distributed="multi:1:2", num_workers=2)
+    assert len(threads - {threading.main_thread()}) == 1
 
 
 class RowByRow(nn.Module):

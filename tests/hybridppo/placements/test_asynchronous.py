@@ -194,7 +194,7 @@ def test_acting_for_workers_waits_in_its_own_stream_alone(machine: Machine, monk
     waits = [
         (stream.name, what)
         for thread, what, stream in machine.log
-        if isinstance(what, str) and thread.startswith("hybridppo-actor")
+        if isinstance(what, str) and thread.startswith("hybridppo-sampler")
     ]
     assert waits == [("stream 1", "event")] * inferences
 

@@ -10,7 +10,7 @@ network that learns.
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from types import UnionType
@@ -462,10 +462,14 @@ class PolicyAgent:
         """A context for an update, with its loop. Numbers that are not finite are looked for after it."""
         # A program may have turned gradients off.
         with torch.enable_grad(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            loop, seed, device = self.loop(), (self._noise_seed, self.version), self.parameters.values.device
-            # Modules such as dropout draw noise that follows from the seed.
-            with noise_from(seed, device) if self._depends_on_training else nullcontext():
+            loop = self.loop()
+            self.parameters.gradient.zero_()  # gradients by hand leave those of modules as they are
+            with self._seeded(lambda: (self._noise_seed, self.version)):
                 yield loop
+
+    def _seeded(self, seed: Callable[[], Sequence[int]]) -> AbstractContextManager[None]:
+        """A context in which modules such as dropout draw noise that follows from a seed."""
+        return noise_from(seed(), self.parameters.values.device) if self._depends_on_training else nullcontext()
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:
@@ -539,25 +543,24 @@ class PolicyAgent:
             raise ConfigurationError(
                 f"{type(self).__name__}.optimize takes steps that several learners cannot share: leave distributed out"
             )
-        names, sizes = networks or [*self.optimizer.learning_rates], {name: len(each) for name, each in columns.items()}
-        for name in names:
+        names = [*self.optimizer.learning_rates] if networks is None else networks
+        sizes = {name: len(each) for name, each in columns.items()}
+        for name in names or [""]:
             self._require_network("networks of optimize", name, self.optimizer.learning_rates)
         if len({*sizes.values()}) != 1 or not min(sizes.values()):
             raise ConfigurationError(f"columns of optimize must have equally many rows, at least one, got {sizes}")
         size, losses = min(sizes.values()), list[Tensor]()
+        at_once = size if minibatch_size is None else require_whole("minibatch_size", minibatch_size, 1)
         self.loop()  # attaches gradients
         learning, device = learning_mode(*self._learning_networks), self.parameters.values.device
-        try:
+        with self._seeded(lambda: (int(self._order.integers(2**63)),)):
             for _ in range(require_whole("num_epochs", num_epochs, 1)):
-                order = sent(self._order.permutation(size), device)
-                for rows in torch.split(order, require_whole("minibatch_size", minibatch_size or size, 1)):
+                for rows in torch.split(sent(self._order.permutation(size), device), at_once):
                     if self.should_stop():
                         raise Stopped
                     with torch.enable_grad(), learning():
                         found = loss(**{name: column.index_select(0, rows) for name, column in columns.items()})
                         losses.append(self._step_along(found, names))
-        finally:
-            self.parameters.gradient.zero_()  # gradients by hand leave those of modules as they are
         if not math.isfinite(mean := float(torch.stack(losses).mean())):
             raise diverged("in optimize", [("a loss", torch.stack(losses))], self.current)
         return mean

@@ -358,8 +358,8 @@ class DDPG(PolicyAgent):
 
     @property
     def undoes_updates(self) -> bool:
-        """Whether an update that is broken off is undone; a single step without a hook is only stopped before it."""
-        return self.config.steps_per_update > 1 or type(self).after_update is not PolicyAgent.after_update
+        """Whether an update that is broken off is undone; a single step of the library's is only stopped before it."""
+        return self.config.steps_per_update > 1 or "agent" in self.own
 
     def _with_passes(self, part: Any, counts: dict[str, int]) -> Iterator[tuple[Any, tuple[str, ...]]]:
         """Each minibatch with the networks that learn from it; counts the steps."""

@@ -395,7 +395,7 @@ class Normalization(nn.Module):
         # The moments of stacks are those of a frame.
         measured = encode.measured if encode.frames is None else encode.measured[: encode.frames.size]
         self.observations = ObservationNormalizer(encode.layout, measured) if normalizes else None
-        self.rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
+        self.rewards = RewardNormalizer() if config.normalize_rewards else None
 
     def before(self, network: nn.Module) -> nn.Module:
         """The network with normalised observations."""
@@ -423,18 +423,19 @@ class Normalization(nn.Module):
         observations, finals = self.of_observations(rollout)
         return replace(rollout, observations=observations, final_observations=finals, raw=rollout)
 
-    def rewarded(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Rollout]:
+    def rewarded(self, parts: Sequence[Rollout], gamma: float, together: Together | None) -> Sequence[Rollout]:
         """The parts of a rollout with rewards to learn from.
 
         Args:
             parts: the parts.
+            gamma: discount per step.
             together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
         """
         if self.rewards is None:
             return parts
         rewards: Sequence[Tensor] = [part.rewards for part in parts]
         if together is not None:
-            rewards, found = zip(*map(self.rewards.gathered, parts), strict=True)
+            rewards, found = zip(*(self.rewards.gathered(part, gamma) for part in parts), strict=True)
             self.rewards.merge(*together("rewards", found))
         return [replace(part, rewards=self.rewards.scaled(own)) for part, own in zip(parts, rewards, strict=True)]
 
@@ -463,17 +464,13 @@ class RewardNormalizer(nn.Module):
 
     The return is the discounted sum of the rewards of an episode up to a step, as in gymnasium's `NormalizeReward` and
     OpenAI's baselines ("37 details", details for continuous actions, 8).
-
-    Args:
-        gamma: discount per step.
     """
 
     returns: Tensor
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.moments = RunningMoments()
-        self.gamma = gamma
         self.register_buffer("returns", torch.zeros(0))
 
     def fit(self, num_columns: int) -> None:
@@ -486,12 +483,12 @@ class RewardNormalizer(nn.Module):
         self.moments.merge(mean, variance, number)
 
     @torch.no_grad()
-    def gathered(self, rollout: Rollout) -> tuple[Tensor, Moments]:
+    def gathered(self, rollout: Rollout, gamma: float) -> tuple[Tensor, Moments]:
         """The rewards with 0 for rows that are not steps, and the moments of the returns so far."""
         rewards = torch.where(rollout.are_steps, rollout.rewards, 0.0)  # rows that are not steps may have any value
         if rollout.returns_so_far is not None:
             return rewards, moments_of(rollout.steps(rollout.returns_so_far))
-        goes_on = self.gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
+        goes_on = gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
         # return[t] = reward[t] + goes_on[t - 1] * return[t - 1], computed backwards in reversed time.
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += self.returns[rollout.place]

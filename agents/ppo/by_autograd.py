@@ -55,6 +55,8 @@ class Backend:
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self.critic
         self._learning = learning_mode(*networks, *self._agent.modules_of.values())
+        self._stepped = None if agent.has_own_loss or not agent.modules_of else ("actor", "critic")
+        """The networks that learn: not modules that the loss does not know, which would go on by their momentum."""
         self.extra_names: tuple[str, ...] | None = None
         """Names of the extra metrics of a custom loss; None before the first minibatch."""
         device = self._parameters.values.device
@@ -120,7 +122,7 @@ class Backend:
         norm: Tensor = gradient.norm()
         if (limit := self._agent.current.max_grad_norm) is not None:
             gradient.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
-        self._agent.optimizer.step()
+        self._agent.optimizer.step(self._stepped)
         return norm
 
     @torch.no_grad()

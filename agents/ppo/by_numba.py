@@ -114,7 +114,7 @@ class CompiledBackend(Backend):
         log_std = actor.log_std if isinstance(actor, Network) else None
         free = 0 if log_std is None else place_of(log_std, values)
         head = (*_actions_of(agent.distribution), free, twin.mask_size)
-        bounds = _as_int64([0, offsets[loops.CRITIC, 0, 0], len(values)])
+        bounds = _as_int64([0, offsets[loops.CRITIC, 0, 0], self._parameters.range_of("critic").stop])
         self._settings = np.zeros(loops.NUM_SETTINGS)
         self._form = self._sizes, offsets, bounds, *head, twin.activation == "tanh"
         self._num_threads = 1

@@ -110,7 +110,7 @@ class NumpyBackend(Backend):
         norm = math.sqrt(np.dot(gradient, gradient))
         if limit is not None and norm + 1e-6 > limit:
             gradient *= np.float32(limit / (norm + 1e-6))
-        self._agent.optimizer.step()
+        self._agent.optimizer.step(self._stepped)
         return norm
 
     def values(self, observations: Tensor) -> Tensor:

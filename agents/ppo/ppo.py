@@ -212,8 +212,6 @@ class PPO(PolicyAgent):
         super().anneal(progress)
         if self.config.pool_size > 1:  # which has a factor of the learning rate
             self.optimizer.set_learning_rates(self._learning_rates())
-        if self.normalization.rewards is not None:
-            self.normalization.rewards.gamma = self.current.gamma
 
     def drop_episodes(self) -> None:
         """Forget the returns so far that normalise rewards. A critic's memory begins where a rollout says so."""
@@ -342,7 +340,7 @@ class PPO(PolicyAgent):
         parts = [self.normalization.seen(part) for part in rollout.parts]
         if type(self).rewards is not PPO.rewards:
             parts = [part.with_columns(rewards=self._own_rewards(part)) for part in parts]
-        return self.normalization.rewarded(parts, together)
+        return self.normalization.rewarded(parts, self.current.gamma, together)
 
     def _own_rewards(self, rollout: Rollout) -> Tensor:
         if rollout.returns_so_far is not None and self.normalization.rewards is not None:

@@ -61,7 +61,8 @@ def limited(space: gym.Space[Any], max_items: int) -> gym.Space[Any]:
 
 
 def max_items_of(space: gym.Space[Any]) -> int:
-    """The limit of the sequences and graphs in a space; 0 if it has none."""
+    """The limit of the sequences and graphs in a space, which may have masks; 0 if it has none."""
+    space = getattr(space, "observation", space)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         parts: Iterable[Any] = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
         return max(map(max_items_of, parts), default=0)

@@ -294,14 +294,14 @@ def test_what_follows_a_step_is_its_own_environments_or_bootstrapped(order: str)
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_returns_follow_the_environment_and_not_the_column(order: str) -> None:
-    normalizer = RewardNormalizer(GAMMA)
+    normalizer = RewardNormalizer()
     for rollout in Case(ORDERS[order]).rollouts(6):
         assert rollout.returns_so_far is not None
         step, reward = rollout.observations[:-1, :, 2].numpy(), rollout.rewards.numpy()
         # Each reward is 1 more than the one before.
         expected = sum(np.where(back <= step, GAMMA**back * (reward - back), 0.0) for back in range(LENGTH))
         np.testing.assert_allclose(rollout.returns_so_far, expected, rtol=1e-5)
-        _, (mean, _, number) = normalizer.gathered(rollout)
+        _, (mean, _, number) = normalizer.gathered(rollout, GAMMA)
         assert (float(mean), int(number)) == (pytest.approx(np.mean(expected), rel=1e-5), np.size(expected))
 
 
@@ -340,7 +340,7 @@ class Passing:
 @pytest.mark.parametrize("order", ORDERS)
 def test_returns_of_agents_that_take_turns_follow_the_agent(order: str) -> None:
     discounts = np.tile([GAMMA, GAMMA / 2], NUM_ENVS).astype(np.float32)
-    normalizer, case = RewardNormalizer(GAMMA), Case(ORDERS[order], env=Passing, discounts=lambda: discounts)
+    normalizer, case = RewardNormalizer(), Case(ORDERS[order], env=Passing, discounts=lambda: discounts)
     for rollout in case.rollouts(6):
         assert rollout.returns_so_far is not None
         rows = rollout.valid_rows
@@ -348,7 +348,7 @@ def test_returns_of_agents_that_take_turns_follow_the_agent(order: str) -> None:
         gamma = np.where(rows.numpy() % 2, GAMMA / 2, GAMMA)
         expected = (1.0 - gamma ** (steps + 1.0)) / (1.0 - gamma)
         np.testing.assert_allclose(rollout.returns_so_far.flatten()[rows], expected, rtol=1e-5)
-        _, (mean, _, number) = normalizer.gathered(rollout)
+        _, (mean, _, number) = normalizer.gathered(rollout, GAMMA)
         assert (float(mean), int(number)) == (pytest.approx(np.mean(expected), rel=1e-5), len(rows))
 
 

@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -24,7 +25,7 @@ from tagging import tag
 from tensor_environments import Broken
 
 import hybridppo
-from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
+from hybridppo import TD3, EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
@@ -453,6 +454,36 @@ def test_a_loss_that_fails_costs_nothing(error: type[BaseException], way: str, t
     assert last_iteration(path) == 2
     resumed = hybridppo.resume(path, env=Failing, loss=FailingLoss(None), progress=False)
     whole = train(loss=FailingLoss(None), **options)
+    assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+
+
+class FailingTD3(TD3):
+    """Its actor's loss fails in a step that follows one of the critics, once."""
+
+    calls: ClassVar[list[int]] = []
+    fails_at: ClassVar[int] = 0
+
+    def actor_loss(self, minibatch: Any) -> Any:
+        self.calls.append(1)
+        if len(self.calls) == self.fails_at:
+            raise Undescribed
+        return super().actor_loss(minibatch)
+
+
+@pytest.mark.parametrize("gradient_steps", [1, None])
+def test_a_loss_of_td3_that_fails_costs_nothing(
+    gradient_steps: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, env = tmp_path / "run", partial(Failing, action_space=Box(-1.0, 1.0, (1,), np.float32))
+    config = TD3Config(num_envs=1, hidden_sizes=(8,), batch_size=4, learning_starts=8, steps_per_iteration=16,
+                       train_frequency=1 if gradient_steps else 2, gradient_steps=gradient_steps)  # fmt: skip
+    options: dict[str, Any] = {"agent": FailingTD3, "config": config, "total_steps": 64}
+    whole = train(env=env, **options)
+    monkeypatch.setattr(FailingTD3, "fails_at", len(FailingTD3.calls) + 12)
+    with pytest.raises(Undescribed):
+        train(env=env, run_dir=path, **options)
+    assert load_latest(path / "checkpoints")[1].state["sampler"]["env_steps"] >= 28
+    resumed = hybridppo.resume(path, env=env, agent=FailingTD3, progress=False)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
 
 

@@ -128,6 +128,15 @@ def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("form", [Backend, *BY_HAND])
+def test_a_module_that_the_loss_does_not_know_stays_as_it_is(form: type) -> None:
+    agent = PPO(BOX, DISCRETE, ppo_config(), modules={"module": torch.nn.Linear(4, 1)})
+    agent.optimize(lambda rows: agent.modules_of["module"](rows).sum(), {"rows": torch.ones(4, 4)}, networks=["module"])
+    before = agent.parameters.of("module").clone()
+    one_step(loop_of(agent, form), make_batch(agent, 20))
+    assert torch.equal(agent.parameters.of("module"), before)
+
+
+@pytest.mark.parametrize("form", [Backend, *BY_HAND])
 def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
     """The term that keeps the deviation above 0 must not change the real rewards noticeably."""
     found = []

@@ -460,6 +460,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"agent": overriding(after_update=lambda self, *_: self.optimize(None, {"a": torch.ones(1)}, networks=["b"]))},
         "networks of optimize has the name 'b', and the agent trains actor, critic",
     ),
+    "steps of nothing": (
+        {"agent": overriding(after_update=lambda self, *_: self.optimize(None, {"a": torch.ones(1)}, networks=[]))},
+        "networks of optimize has the name '', and the agent trains actor, critic",
+    ),
+    "steps on no row": (
+        {"agent": overriding(after_update=lambda self, *_: self.optimize(None, {"a": [1]}, minibatch_size=0))},
+        "minibatch_size must be .* got 0",
+    ),
     "steps without a gradient": (
         {"agent": overriding(after_update=lambda self, *_: self.optimize(lambda a: a.sum(), {"a": torch.ones(1)}))},
         "a loss of optimize must return a scalar computed by the agent's networks, got tensor",
@@ -725,6 +733,34 @@ def test_optimizer_steps_of_ones_own_are_adams() -> None:
     agent.should_stop = lambda: True
     with pytest.raises(Stopped):
         agent.optimize(error, {"rows": rows, "wanted": rows})
+
+
+def test_noise_in_optimizer_steps_of_ones_own_follows_from_the_seed() -> None:
+    found = []
+    for seed in (0, 0, 1):
+        module = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1, bias=False))
+        module[1].weight.data.fill_(1.0)
+        agent = PPO(box(), box(), CONFIG, seed=seed, modules={"module": module})
+        losses = [
+            agent.optimize(lambda rows, agent=agent: agent.modules_of["module"](rows).mean(), {"rows": torch.eye(3)})
+            for _ in range(2)
+        ]
+        found.append(losses)
+    assert found[0] == found[1] != found[2]
+
+
+def test_gradients_that_a_user_leaves_in_a_module_change_no_update() -> None:
+    class Leaving(PPO):
+        def after_update(self, rollout: Any, metrics: Any) -> None:
+            self.modules_of["module"].weight.grad.fill_(100.0)
+
+    def norms(kind: type[PPO]) -> list[float]:
+        seen: list[float] = []
+        modules = {"module": nn.Linear(3, 1)}
+        train(agent=kind, modules=modules, on_iteration=lambda metrics: seen.append(metrics["grad_norm"]))
+        return seen
+
+    assert norms(Leaving) == norms(PPO)
 
 
 class OfOneKind(ScriptedTensors):

@@ -352,6 +352,16 @@ def test_annealing() -> None:
     assert constant.update(make_rollout(constant))["learning_rate"] == 1e-2
 
 
+def test_a_new_discount_also_normalises_rewards() -> None:
+    found = []
+    for gammas in ((0.5,), (0.9, 0.5)):
+        agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, gamma=gammas[0], normalize_rewards=True), seed=1)
+        agent.config = replace(agent.config, gamma=gammas[-1])
+        agent.update(make_rollout(agent))
+        found.append(float(agent.normalization.rewards.moments.variance))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
 def test_the_clip_range_is_a_share_of_the_configured_one_however_often_it_is_set(fast: bool) -> None:
     config = replace(PLAIN, anneal_clip_range=True, anneal_learning_rate=False, num_epochs=1, fast_updates=fast)

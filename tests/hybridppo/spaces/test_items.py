@@ -205,3 +205,16 @@ def test_the_limit_is_saved_with_the_run_and_the_agent(tmp_path: Any) -> None:
     assert max_items_of(longer.agent.observation_space) == 3
     with pytest.raises(EnvError, match="has 4 items"):
         longer.agent.act((np.ones(1, np.float32),) * 4)
+
+
+def test_an_evaluation_takes_the_limit_of_an_agent_with_masks() -> None:
+    class Masked(Bag):
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0], {"action_mask": np.ones(2, np.int8)}
+
+        def step(self, action: Any) -> Any:
+            return self.reset()[0], 0.0, True, False, {"action_mask": np.ones(2, np.int8)}
+
+    config, how = hybridppo.PPOConfig(num_envs=2, num_steps=4), {"placement": "cpu", "progress": False}
+    agent = hybridppo.train(Masked, total_steps=8, max_items=3, action_masks=True, config=config, **how).agent
+    assert hybridppo.evaluate_agent(agent, Masked, episodes=2, seed=0).returns == (0.0, 0.0)

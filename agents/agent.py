@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.loss import TAKEN, scalars
+from hybridppo.agents.ppo.loss import TAKEN
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import (
@@ -885,6 +885,42 @@ def diverged(when: str, quantities: Iterable[tuple[str, Tensor]], config: Any) -
         f"gamma of 1 without ends (gamma is {config.gamma:g}). The parameters are lost, and nothing of them was saved: "
         "fix the cause, and start anew or from the last checkpoint, which was written before"
     )
+
+
+def scalars(
+    extra: Mapping[str, Any],
+    names: tuple[str, ...],
+    device: torch.device,
+    what: str = "extra[{!r}] of a loss",
+    taken: Collection[str] = TAKEN,
+) -> Tensor:
+    """Metrics that a user's function returned, such as the extra ones of a loss, `[E]`.
+
+    Args:
+        extra: numbers or tensors of one number, by name.
+        names: the names in the first minibatch.
+        device: where the result is.
+        what: the words for one of them in an error, with a place for its name.
+        taken: the names of other metrics.
+
+    Raises:
+        ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
+    """
+    if tuple(extra) != names:
+        raise ConfigurationError(
+            f"extra of a loss must have the same names in every minibatch, had {', '.join(names) or 'none'} and then "
+            f"{', '.join(extra) or 'none'}"
+        )
+    found = torch.zeros(len(extra), device=device)
+    for i, (name, value) in enumerate(extra.items()):
+        if name in taken:
+            raise ConfigurationError(f"{what.format(name)} has the name of another metric: give it another")
+        number = torch.as_tensor(value, dtype=torch.float32, device=device).detach()
+        if number.numel() != 1:
+            shape = list(number.shape)
+            raise ConfigurationError(f"{what.format(name)} must be a scalar, got {shape}: take its mean")
+        found[i] = number.reshape(())
+    return found
 
 
 def fill_gradient(parameters: FlatParameters, loss: Tensor, *networks: str) -> None:

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from hybridppo._lazy import showing_fields
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import Moments, NormalizedNetwork, ObservationNormalizer, RunningMoments, moments_of
 from hybridppo.networks.numpy_actors import EPSILON, LIMIT
 from hybridppo.networks.recurrent import Segments
-from hybridppo.rollouts.advantages import discounted_sums
+from hybridppo.rollouts.advantages import advantage_sums, discounted_sums, explained_variance, normalize
 from hybridppo.rollouts.rollout import Columns, MemoryLayout, Rollout
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import sent

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.agent import fill_gradient
+from hybridppo.agents.agent import fill_gradient, scalars
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import (
     InputsOfMinibatch,
@@ -23,7 +23,6 @@ from hybridppo.agents.ppo.loss import (
     approx_kl,
     checked,
     clip_fraction,
-    scalars,
     without_padding,
 )
 from hybridppo.distributions.base import Distribution

@@ -14,7 +14,7 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,7 +54,7 @@ class LossInputs:
     """The present log-probability of the action, minus that when it was taken. With a pool or a decoupled correction of
     lag, minus that before the update; the advantages have a factor for the rest."""
     advantages: Tensor
-    """Normalised by `normalize` if `normalize_advantage` is True."""
+    """Normalised in each minibatch (`rollouts/advantages.py`) if `normalize_advantage` is True."""
     entropy: Tensor
     """Entropy of the action distribution, in nats."""
     values: Tensor
@@ -132,42 +132,6 @@ def checked(loss: Any, like: Tensor) -> Loss:
     return found
 
 
-def scalars(
-    extra: Mapping[str, Any],
-    names: tuple[str, ...],
-    device: torch.device,
-    what: str = "extra[{!r}] of a loss",
-    taken: Collection[str] = TAKEN,
-) -> Tensor:
-    """Metrics that a user's function returned, such as the extra ones of a loss, `[E]`.
-
-    Args:
-        extra: numbers or tensors of one number, by name.
-        names: the names in the first minibatch.
-        device: where the result is.
-        what: the words for one of them in an error, with a place for its name.
-        taken: the names of other metrics.
-
-    Raises:
-        ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
-    """
-    if tuple(extra) != names:
-        raise ConfigurationError(
-            f"extra of a loss must have the same names in every minibatch, had {', '.join(names) or 'none'} and then "
-            f"{', '.join(extra) or 'none'}"
-        )
-    found = torch.zeros(len(extra), device=device)
-    for i, (name, value) in enumerate(extra.items()):
-        if name in taken:
-            raise ConfigurationError(f"{what.format(name)} has the name of another metric: give it another")
-        number = torch.as_tensor(value, dtype=torch.float32, device=device).detach()
-        if number.numel() != 1:
-            shape = list(number.shape)
-            raise ConfigurationError(f"{what.format(name)} must be a scalar, got {shape}: take its mean")
-        found[i] = number.reshape(())
-    return found
-
-
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
     """The clipped surrogate, the value loss and the entropy bonus (Schulman et al., 2017, equation 9).
 
@@ -236,59 +200,6 @@ def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, c
     return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()).mean()
 
 
-def normalize(
-    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None, sums: Any = None
-) -> Tensor:
-    """Normalise advantages to mean 0 and standard deviation 1 in each minibatch (detail 7; unbiased deviation).
-
-    All backends normalise here. A single advantage has no deviation and becomes zero.
-
-    Args:
-        advantages: `[..., B]`, minibatches of one size.
-        weights: `[..., B]`, factors of the advantages; the products are normalised.
-        counted: `[..., B]` bool, which rows are steps; the others become zero. None if all are.
-        sums: `advantage_sums` of the whole minibatches, if these are shards of them.
-    """
-    weighed, weights = _weighed(advantages, weights, counted)
-    if sums is None:
-        sums = advantage_sums(advantages, weights=weights, counted=counted)
-    number, total, squares, of_weights = sums
-    # w * A - w * mean, where the mean makes the sum 0
-    mean = total / number if weights is None else weights * (total / of_weights)
-    normalized: Tensor = (weighed - mean) / ((squares / (number - 1)).sqrt() + 1e-8)
-    if isinstance(number, Tensor):
-        return normalized.masked_fill(number < 2, 0.0)
-    return normalized if number > 1 else torch.zeros_like(normalized)
-
-
-def advantage_sums(
-    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None
-) -> tuple[Any, Tensor, Tensor, Any]:
-    """The sums that `normalize` needs of each minibatch, as numbers or `[..., 1]`; arguments as there.
-
-    Returns:
-        The number of rows that count, the sum of the weighted advantages, the sum of their squared deviations from the
-        mean, and the sum of the weights.
-    """
-    number: Any = advantages.shape[-1] if counted is None else counted.sum(-1, keepdim=True)
-    weighed, weights = _weighed(advantages, weights, counted)
-    total = weighed.sum(-1, keepdim=True)
-    spread = weighed - total / number
-    if counted is not None:
-        spread = spread.masked_fill(~counted, 0.0)
-    of_weights = number if weights is None else weights.sum(-1, keepdim=True)
-    return number, total, spread.square().sum(-1, keepdim=True), of_weights
-
-
-def _weighed(advantages: Tensor, weights: Tensor | None, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The weighted advantages and the weights; weights of rows that do not count are 0."""
-    if counted is not None:
-        counts = counted.to(advantages.dtype)
-        advantages = advantages.masked_fill(~counted, 0.0)
-        weights = counts if weights is None else counts * weights
-    return advantages if weights is None else weights * advantages, weights
-
-
 def approx_kl(log_ratio: Tensor) -> Tensor:
     """An unbiased, low-variance estimate of KL(old, new) from `[B]` log-ratios, a scalar.
 
@@ -300,14 +211,3 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
 def clip_fraction(log_ratio: Tensor, clip_range: float | Tensor) -> Tensor:
     """The share of `[B]` samples with a ratio outside the clip range, a scalar."""
     return ((log_ratio.exp() - 1.0).abs() > clip_range).to(log_ratio.dtype).mean()
-
-
-def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
-    """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
-
-    NaN if the returns do not vary, or there is only one.
-    """
-    if len(returns) < 2:
-        return returns.new_full((), torch.nan)
-    variance = returns.var()
-    return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)

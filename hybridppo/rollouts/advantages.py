@@ -1,4 +1,4 @@
-"""Advantages by generalised advantage estimation (GAE), with exact episode ends.
+"""Advantages by generalised advantage estimation (GAE), with exact episode ends, and their normalisation.
 
 Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", 2016, equations
 11 to 16.
@@ -113,3 +113,68 @@ def vtrace(*, weights: Tensor, values: Tensor, **steps: Any) -> tuple[Tensor, Te
     next_weights = torch.cat((weights[1:], torch.ones_like(weights[:1])))
     advantages = gae(values=values, next_weights=next_weights, **steps)
     return advantages, values + weights * advantages
+
+
+def normalize(
+    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None, sums: Any = None
+) -> Tensor:
+    """Normalise advantages to mean 0 and standard deviation 1 in each minibatch, with the unbiased deviation.
+
+    A single advantage has no deviation and becomes zero. Source: Huang et al., "The 37 Implementation Details of
+    Proximal Policy Optimization", 2022, detail 7.
+
+    Args:
+        advantages: `[..., B]`, minibatches of one size.
+        weights: `[..., B]`, factors of the advantages; the products are normalised.
+        counted: `[..., B]` bool, which rows are steps; the others become zero. None if all are.
+        sums: `advantage_sums` of the whole minibatches, if these are shards of them.
+    """
+    weighed, weights = _weighed(advantages, weights, counted)
+    if sums is None:
+        sums = advantage_sums(advantages, weights=weights, counted=counted)
+    number, total, squares, of_weights = sums
+    # w * A - w * mean, where the mean makes the sum 0
+    mean = total / number if weights is None else weights * (total / of_weights)
+    normalized: Tensor = (weighed - mean) / ((squares / (number - 1)).sqrt() + 1e-8)
+    if isinstance(number, Tensor):
+        return normalized.masked_fill(number < 2, 0.0)
+    return normalized if number > 1 else torch.zeros_like(normalized)
+
+
+def advantage_sums(
+    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None
+) -> tuple[Any, Tensor, Tensor, Any]:
+    """The sums that `normalize` needs of each minibatch, as numbers or `[..., 1]`; arguments as there.
+
+    Returns:
+        The number of rows that count, the sum of the weighted advantages, the sum of their squared deviations from the
+        mean, and the sum of the weights.
+    """
+    number: Any = advantages.shape[-1] if counted is None else counted.sum(-1, keepdim=True)
+    weighed, weights = _weighed(advantages, weights, counted)
+    total = weighed.sum(-1, keepdim=True)
+    spread = weighed - total / number
+    if counted is not None:
+        spread = spread.masked_fill(~counted, 0.0)
+    of_weights = number if weights is None else weights.sum(-1, keepdim=True)
+    return number, total, spread.square().sum(-1, keepdim=True), of_weights
+
+
+def _weighed(advantages: Tensor, weights: Tensor | None, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The weighted advantages and the weights; weights of rows that do not count are 0."""
+    if counted is not None:
+        counts = counted.to(advantages.dtype)
+        advantages = advantages.masked_fill(~counted, 0.0)
+        weights = counts if weights is None else counts * weights
+    return advantages if weights is None else weights * advantages, weights
+
+
+def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
+    """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
+
+    NaN if the returns do not vary, or there is only one.
+    """
+    if len(returns) < 2:
+        return returns.new_full((), torch.nan)
+    variance = returns.var()
+    return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)

@@ -5,15 +5,8 @@ import math
 import pytest
 import torch
 
-from hybridppo.agents.ppo.loss import (
-    approx_kl,
-    clip_fraction,
-    clipped_value_loss,
-    explained_variance,
-    normalize,
-    policy_loss,
-    value_loss,
-)
+from hybridppo.agents.ppo.loss import approx_kl, clip_fraction, clipped_value_loss, policy_loss, value_loss
+from hybridppo.rollouts.advantages import explained_variance, normalize
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.loss import explained_variance
 from hybridppo.networks.parameters import FlatAdam, FlatParameters
+from hybridppo.rollouts.advantages import explained_variance
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
 

@@ -524,7 +524,7 @@ def test_two_pools_of_threads_never_take_turns_at_small_operations(fast_updates:
         agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, fast_updates=fast_updates), seed=0)
         counts: list[int] = []
         step = agent.optimizer.step
-        agent.optimizer.step = lambda: (counts.append(torch.get_num_threads()), step())  # type: ignore[method-assign]
+        agent.optimizer.step = lambda *networks: (counts.append(torch.get_num_threads()), step(*networks))  # type: ignore[method-assign]
         agent.update(make_rollout(agent))
         assert set(counts) == {expected}
         assert torch.get_num_threads() == 2

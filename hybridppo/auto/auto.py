@@ -55,7 +55,7 @@ ROUNDS = (
     "(--torch-threads None) allows that, and num_workers=K (--num-workers K) asks for it"
 )
 BF16 = (
-    "products in bfloat16 may shorten learning on this processor, and round so coarsely that a seed gives another result; "
+    "products in bfloat16 may shorten learning here, and round so coarsely that a seed gives another result; "
     "precision='bf16' of PPOConfig (--precision bf16) asks for it"
 )
 LARGE_IMAGE, LARGE_LAYER = 2**14, 2**20

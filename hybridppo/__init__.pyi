@@ -50,7 +50,7 @@ from hybridppo.tools.compare import compare_placements as compare_placements
 from hybridppo.tools.doctor import diagnose as diagnose
 from hybridppo.tools.export import export as export
 from hybridppo.tools.gallery import pretrained as pretrained
-from hybridppo.tools.hub import push_to_hub as push_to_hub
+from hybridppo.tools.gallery import push_to_hub as push_to_hub
 from hybridppo.tools.hyperparameters import tuned as tuned
 from hybridppo.tools.play import play as play
 from hybridppo.tools.plot import plot_runs as plot_runs

@@ -232,7 +232,7 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
     frames: list[Any] = []
     with contextlib.closing(filmed(asked.env or name, options, "rgb_array")) as film:
         film.on_picture = lambda picture: frames.append(Image.fromarray(np.array(picture)))
-        play_episodes(agent, None, film, most, episodes=1, seed=10_000, deterministic=True)
+        play_episodes(agent, None, film, most, options, episodes=1, seed=10_000, deterministic=True)
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]
     chosen = [frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)) for frame in chosen]
     strip = Image.new("RGB", (sum(each.width for each in chosen) + 4 * (len(chosen) - 1), HEIGHT), "white")

@@ -249,7 +249,7 @@ class Push(_Acts):
 
     def run(self) -> None:
         """Evaluate and upload, and print the page's address."""
-        from hybridppo.tools.hub import push_to_hub
+        from hybridppo.tools.gallery import push_to_hub
 
         show(f"model: {push_to_hub(**self.arguments())}")
 

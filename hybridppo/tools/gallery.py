@@ -1,12 +1,19 @@
-"""Pretrained agents: those of the package, and those on the Hugging Face Hub.
+"""Pretrained agents: those of the package, and those on the Hugging Face Hub, which `push_to_hub` puts there.
 
-agent = hybridppo.pretrained("Hopper-v5")
-hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
+    agent = hybridppo.pretrained("Hopper-v5")
+    hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
+    hybridppo.push_to_hub("runs/first", "user/ppo-CartPole-v1")
+    agent = hybridppo.pretrained("user/ppo-CartPole-v1")
+
+A model on the Hub has safetensors, JSON, a page and a video. It needs huggingface_hub (the extra `hub`), which reads
+the token of `hf auth login` or `HF_TOKEN`.
 """
 
 import contextlib
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -18,17 +25,25 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import TransformObservation
 
 from hybridppo.agents.policies import PoliciesConfig
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError, hint, is_installed, pip_install, shown, shown_error
-from hybridppo.evaluation import environments_for
+from hybridppo.evaluation import environments_for, evaluate
 from hybridppo.loading import load
-from hybridppo.run_directory.files import read_object
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.files import as_json, read_object
+from hybridppo.settings import Settings
 from hybridppo.system.messages import markdown_table, shown_number
+from hybridppo.system.validation import require_bools
+from hybridppo.tools.play import play
+from hybridppo.tools.report import VIDEO
 
 FOLDER = resources.files("hybridppo.tools") / "pretrained"
 AGENT_FILE, CARD_FILE = "agent.safetensors", "card.json"
+PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
 """The files of a model on the Hub."""
+PAGE = resources.files("hybridppo.tools") / "model_card.md"
+"""The text of a model's page, with a name in braces for each part."""
 Card = dict[str, Any]
 """The model card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it."""
 
@@ -131,6 +146,88 @@ def reaching_hub(name: str) -> Iterator[None]:
             f"the Hugging Face Hub, model {name}: {shown_error(error).splitlines()[0].rstrip('.')}. Check the name; "
             "private models and uploads need a token (hf auth login, or HF_TOKEN)"
         ) from error
+
+
+def push_to_hub(
+    run_dir: str | Path,
+    name: str,
+    *,
+    checkpoint: WhichCheckpoint = "latest",
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    env: EnvSource | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    video: bool = False,
+    private: bool = False,
+) -> str:
+    """Evaluate the agent of a run, and put it on the Hugging Face Hub with a model card; returns the page's address.
+
+    Files of this name that are there already are replaced; the Hub keeps their history. The card has no paths, hosts or
+    command lines of the run.
+
+    Args:
+        run_dir: the run directory.
+        name: `USER/NAME` of the model; made if it does not exist.
+        checkpoint: as for `hybridppo.load`.
+        episodes: number of episodes of the evaluation.
+        seed: seed of the evaluation.
+        deterministic: take deterministic actions in the evaluation and the video.
+        env: as for `hybridppo.evaluate`.
+        env_kwargs: as for `hybridppo.evaluate`.
+        video: record an episode as the page's video. Otherwise, `video.mp4` of the run directory is taken if it exists.
+        private: make a new model private.
+
+    Raises:
+        ConfigurationError: if huggingface_hub is not installed, or an argument is invalid.
+        HybridPPOError: if the Hub refuses it or cannot be reached.
+        RunDirectoryError: if `run_dir` is no run directory.
+    """
+    require_hub(name)
+    require_bools(video=video, private=private)
+    directory, agent = RunDirectory.open(run_dir), load(run_dir, checkpoint)
+    settings = Settings.read(directory)
+    acting: dict[str, Any] = {"checkpoint": checkpoint, "seed": seed, "deterministic": deterministic}
+    acting |= {"env": env, "env_kwargs": env_kwargs}
+    found = evaluate(run_dir, episodes=episodes, progress=False, **acting)
+    card: Card = {
+        "name": name,
+        "env": env if isinstance(env, str) else settings.env_id,
+        "env_kwargs": settings.environment.env_kwargs if env_kwargs is None else env_kwargs,
+        "agent": agent_class(agent.config).name,
+        "total_steps": directory.load_checkpoint(checkpoint).env_steps,
+        "seed": settings.seed,
+        "settings": changed_settings(agent.config),
+        "evaluation": {
+            "episodes": episodes, "seed": seed, "deterministic": deterministic, "return_mean": found.return_mean,
+            "return_std": found.return_std,
+        },
+        "versions": directory.config["versions"],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        agent.save(folder / AGENT_FILE)
+        (folder / CARD_FILE).write_text(as_json(card), encoding="utf-8")
+        (folder / PAGE_FILE).write_text(page_of(card), encoding="utf-8")
+        if video:
+            play(run_dir, folder / VIDEO_FILE, **acting)
+        elif (directory.path / VIDEO).is_file():
+            shutil.copyfile(directory.path / VIDEO, folder / VIDEO_FILE)
+        with reaching_hub(name):
+            from huggingface_hub import HfApi
+
+            api = HfApi(library_name="hybridppo")
+            address = api.create_repo(name, private=private or None, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Add the agent")
+    return str(address)
+
+
+def page_of(card: Card) -> str:
+    """The model card that the Hub shows, with the metadata that it searches."""
+    actions = "deterministic" if card["evaluation"]["deterministic"] else "stochastic"
+    parts = {**card, **card["evaluation"], "actions": actions, "version": card["versions"]["hybridppo"]}
+    parts |= {"env": as_json(card["env"]).rstrip(), "settings": as_json(card["settings"])}
+    return PAGE.read_text(encoding="utf-8").format_map(parts)
 
 
 def changed_settings(config: AnyConfig) -> dict[str, Any]:

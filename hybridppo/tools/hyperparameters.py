@@ -18,28 +18,31 @@ from hybridppo.run_directory.files import as_json, read_file, replace_synced
 from hybridppo.system.validation import is_number, require_path
 
 FILE = resources.files("hybridppo.tools") / "tuned.json"
-SPACE: dict[str, tuple[Any, ...]] = {
-    "num_envs": (4, 8, 16),
-    "num_steps": (512, 64, 128, 256, 1024),
-    "minibatch_size": (64, 128, 256, 512),
-    "num_epochs": (10, 4, 20),
-    "anneal_learning_rate": (False, True),
-    "gamma": (0.99, 0.9, 0.95, 0.98, 0.995, 0.999),
-    "gae_lambda": (0.95, 0.8, 0.9, 0.98, 1.0),
-    "clip_range": (0.2, 0.1, 0.3),
-    "entropy_coef": (0.0, 1e-4, 1e-3, 1e-2, 3e-2),
-    "value_coef": (0.5, 1.0, 2.0),
-    "max_grad_norm": (0.5, 1.0, 5.0),
-    "hidden_sizes": ("64,64", "128,128", "256,256"),
-    "activation": ("tanh", "relu"),
-    "normalize_observations": (True, False),
-    "normalize_rewards": (True, False),
-}
-"""The values to try for each hyperparameter, the one nearest to the default first; the learning rate lies between
-`LEARNING_RATES`, on a logarithmic scale."""
 Space = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
 """Ranges of hyperparameters by name, or a function of a trial of optuna that returns hyperparameters."""
-LEARNING_RATES = (3e-5, 3e-3)
+SPACE: dict[str, Any] = {
+    "learning_rate": (3e-5, 3e-3, "log"),
+    "num_envs": [4, 8, 16],
+    "num_steps": [512, 64, 128, 256, 1024],
+    "minibatch_size": [64, 128, 256, 512],
+    "num_epochs": [10, 4, 20],
+    "anneal_learning_rate": [False, True],
+    "gamma": [0.99, 0.9, 0.95, 0.98, 0.995, 0.999],
+    "gae_lambda": [0.95, 0.8, 0.9, 0.98, 1.0],
+    "clip_range": [0.2, 0.1, 0.3],
+    "entropy_coef": [0.0, 1e-4, 1e-3, 1e-2, 3e-2],
+    "value_coef": [0.5, 1.0, 2.0],
+    "max_grad_norm": [0.5, 1.0, 5.0],
+    "hidden_sizes": [(64, 64), (128, 128), (256, 256)],
+    "activation": ["tanh", "relu"],
+    "normalize_observations": [True, False],
+    "normalize_rewards": [True, False],
+}
+"""What is tried for each hyperparameter of PPO, the value nearest to the default first."""
+FIRST = {"learning_rate": PPOConfig().learning_rate} | {
+    name: str(values[0]) for name, values in SPACE.items() if isinstance(values, list)
+}
+"""The parameters of the first trial, as optuna keeps them: those nearest to the defaults."""
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 """The hyperparameters that decide the shapes of the networks."""
 
@@ -127,23 +130,18 @@ def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
     replace_synced(path, as_json({"environments": entries}).encode())
 
 
-def suggested(trial: Any, fixed: Mapping[str, Any], space: Space | None = None) -> dict[str, Any]:
+def suggested(trial: Any, fixed: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """The hyperparameters that a trial of optuna tries, without the fixed ones.
 
     Raises:
         ConfigurationError: if a range of the space has another form, or its function returns no dict.
     """
-    if callable(space):
-        found = space(trial)
-        if not isinstance(found, Mapping):
-            raise ConfigurationError(f"space must return a dict of hyperparameters, returned {shown(found)}")
-        return {name: value for name, value in found.items() if name not in fixed}
-    if space is not None:
+    if not callable(space):
         return {name: _suggested_in(trial, name, range_) for name, range_ in space.items() if name not in fixed}
-    found = {name: trial.suggest_categorical(name, values) for name, values in SPACE.items() if name not in fixed}
-    if "learning_rate" not in fixed:
-        found["learning_rate"] = trial.suggest_float("learning_rate", *LEARNING_RATES, log=True)
-    return found
+    found = space(trial)
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"space must return a dict of hyperparameters, returned {shown(found)}")
+    return {name: value for name, value in found.items() if name not in fixed}
 
 
 def _suggested_in(trial: Any, name: str, range_: Any) -> Any:
@@ -180,8 +178,6 @@ def config_from(parameters: Mapping[str, Any], fixed: Mapping[str, Any], base: A
         named = {name.removeprefix("settings."): value for name, value in own.items()}
         fields["settings"] = {**base.settings, **fields.get("settings", {}), **named}
     size = fields.pop("minibatch_size", None) if isinstance(base, PPOConfig) else None
-    if isinstance(fields.get("hidden_sizes"), str):
-        fields["hidden_sizes"] = tuple(int(width) for width in fields["hidden_sizes"].split(","))
     try:
         made: Any = replace(base, **fields)
     except TypeError as error:
@@ -191,8 +187,3 @@ def config_from(parameters: Mapping[str, Any], fixed: Mapping[str, Any], base: A
     most = max(1, min(made.batch_size // size, made.units))
     count = next(n for n in range(most, 0, -1) if made.batch_size % n == 0)
     return replace(made, num_minibatches=count, minibatch_size=None)
-
-
-def first_trial() -> dict[str, Any]:
-    """The values of the space that are nearest to the defaults."""
-    return {"learning_rate": PPOConfig().learning_rate, **{name: values[0] for name, values in SPACE.items()}}

@@ -29,7 +29,7 @@ from hybridppo.settings import LARGEST_SEED, RunOptions, fields_of, made, name_o
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.hyperparameters import NETWORKS, Entry, Space, config_from, first_trial, suggested, write_entry
+from hybridppo.tools.hyperparameters import FIRST, NETWORKS, SPACE, Entry, Space, config_from, suggested, write_entry
 from hybridppo.tools.jobs import Run, require_same, run_jobs, train_missing
 from hybridppo.training import train
 
@@ -128,6 +128,7 @@ def tune(
     base: Any = default_config(train_arguments.get("agent")) if config is None else config
     base = replace(base, settings={**base.settings, **train_arguments.pop("settings", {})})
     more = {name: value for name, value in train_arguments.items() if name not in fields_of(EnvironmentOptions)}
+    space = SPACE if space is None else space
     search = Search(env, environment, run, fixed or {}, where, folder, base, of_trial, more, objective, space)
     search.require_trainable()
     with locked(folder):
@@ -154,7 +155,7 @@ class Search:
     more: dict[str, Any]
     """Further arguments of `train`."""
     objective: Callable[[TrainResult], float] | None
-    space: Space | None
+    space: Space
 
     @property
     def seed(self) -> int:
@@ -173,8 +174,8 @@ class Search:
                 "function that makes the environment with them"
             )
         pack({"source": (self.env, self.objective, self.space, self.more)}, "")
-        config = config_from(self._first(), self.fixed, self.base)
-        if self.run.start_from is not None and self.space is None and not {*NETWORKS} <= self.fixed.keys():
+        config = config_from(self._some(), self.fixed, self.base)
+        if self.run.start_from is not None and self.space is SPACE and not {*NETWORKS} <= self.fixed.keys():
             raise ConfigurationError(
                 f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
                 "first run had them"
@@ -188,10 +189,8 @@ class Search:
             if self.run.start_from is not None:
                 start_agent_from(agent, self.run.start_from)
 
-    def _first(self) -> dict[str, Any]:
-        """Hyperparameters of the space: those nearest to the defaults, or some of a space of one's own."""
-        if self.space is None:
-            return first_trial()
+    def _some(self) -> dict[str, Any]:
+        """Some hyperparameters of the space."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -238,9 +237,8 @@ class Search:
             study.tell(trial.number, state=type(trial.state).FAIL)
             if "run_dir" in trial.user_attrs:  # its run goes on
                 study.enqueue_trial(trial.params, user_attrs={"run_dir": trial.user_attrs["run_dir"]})
-        if not study.trials and self.space is None:
-            found = first_trial()
-            study.enqueue_trial({name: value for name, value in found.items() if name not in self.fixed})
+        if not study.trials and self.space is SPACE:
+            study.enqueue_trial({name: value for name, value in FIRST.items() if name not in self.fixed})
         initial = min(trials, _ended(study))
         with ProgressBar(enabled=progress, has_lines=True, total=trials, initial=initial, unit="trial") as bar:
 

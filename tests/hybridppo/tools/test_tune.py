@@ -17,7 +17,7 @@ from hybridppo import ConfigurationError, PPOConfig
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.reporting.callbacks import TrainingRun
-from hybridppo.tools.hyperparameters import FILE, SPACE, Entry, first_trial, tuned_entry, write_entry
+from hybridppo.tools.hyperparameters import FILE, FIRST, SPACE, Entry, tuned_entry, write_entry
 from hybridppo.tools.jobs import Run
 from hybridppo.tools.tune import _Judge
 
@@ -183,9 +183,12 @@ def test_a_run_goes_on_although_train_has_completed_its_hyperparameters(tmp_path
 
 
 def test_a_search_begins_near_the_defaults() -> None:
-    defaults = {**PPOConfig().to_json(), "minibatch_size": PPOConfig().samples_per_minibatch, "hidden_sizes": "64,64"}
-    for name, value in first_trial().items():
-        if isinstance(value, (bool, str)):
+    defaults = {**vars(PPOConfig()), "minibatch_size": PPOConfig().samples_per_minibatch}
+    assert FIRST.keys() == SPACE.keys()
+    for name, text in FIRST.items():
+        values = {str(value): value for value in SPACE[name]}
+        value = values.get(str(text), text)
+        if isinstance(value, (bool, str, tuple)):
             assert value == defaults[name]
-        else:
-            assert value == min(SPACE.get(name, (value,)), key=lambda one: abs(one - defaults[name]))
+        elif name != "learning_rate":
+            assert value == min(values.values(), key=lambda one: abs(one - defaults[name]))

@@ -65,7 +65,10 @@ def make_agent(
     """
     given = {part: value for part, value in parts.items() if value is not None}
     if others := [part for part in given if part not in kind.custom_parts]:
-        raise ConfigurationError(f"{others[0]}=... is for other agents than {kind.name}: leave it out")
+        raise ConfigurationError(
+            f"{others[0]}=... is for other agents than {kind.name}: leave it out, or override a method of a subclass "
+            "(agent=..., docs/own_loss.md)"
+        )
     make: Callable[..., AnyAgent] = kind
     if issubclass(kind, PolicyAgent):
         config = config.in_class(kind.config_type)

@@ -657,7 +657,10 @@ def config_to_train(
     """
     given = [what for what, value in parts.items() if value is not None]
     if "modules" in given and "loss" not in given and agent is None:
-        raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")
+        raise ConfigurationError(
+            "modules are trained by a loss of one's own: pass loss=... (for PPO), or agent=..., a subclass that uses them; "
+            "or leave them out"
+        )
     if isinstance(config, Mapping):
         policies = PoliciesConfig(config)
         for what in given if agent is None else ["agent"]:

@@ -658,8 +658,8 @@ def config_to_train(
     given = [what for what, value in parts.items() if value is not None]
     if "modules" in given and "loss" not in given and agent is None:
         raise ConfigurationError(
-            "modules are trained by a loss of one's own: pass loss=... (for PPO), or agent=..., a subclass that uses them; "
-            "or leave them out"
+            "modules are trained by a loss of one's own: pass loss=... (for PPO), or agent=..., a subclass that uses "
+            "them; or leave them out"
         )
     if isinstance(config, Mapping):
         policies = PoliciesConfig(config)

@@ -37,6 +37,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import PassiveEnvChecker
 
 from hybridppo.environments.base import EnvState, columns_of
 from hybridppo.environments.checks import describe_error
@@ -530,7 +531,10 @@ class EpisodeStart:
             _own_spaces(getattr(env, "unwrapped", env))
             with contextlib.suppress(EnvStateError):  # `state` raises it again
                 walk = Walk(env, asks=False)
-                found = [(path, *place) for path, place in walk.places.items() if type(place[2]) in NOTED]
+                # What the checker has checked fits to the observation that it keeps, which is not noted.
+                checker = {path for path, place in walk.places.items() if isinstance(place[2], PassiveEnvChecker)}
+                noted = [path for path, place in walk.places.items() if type(place[2]) in NOTED]
+                found = [(path, *walk.places[path]) for path in noted if walk.parents[path] not in checker]
                 kinds = ["random" if walk.is_own_generator(path) else "others" for path, *_ in found]
                 pairs = zip(kinds, found, strict=True)
                 self._places = [(kind, *place) for kind, place in pairs if kind == "random" or walk.hidden]

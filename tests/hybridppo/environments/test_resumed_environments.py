@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import PassiveEnvChecker
 from selection import only_by_default
 from toy_environments import newest
 
@@ -256,6 +257,26 @@ class Drawing(gym.Env[Any, Any]):
 def test_a_generator_of_its_own_goes_on(make: Callable[[], Any], has_simulator: bool) -> None:
     for before in (0, 7, 33):
         assert_goes_on(lambda: make_environments(lambda: Drawing(make(), has_simulator), 2), before)
+
+
+class ShortFirst(gym.Wrapper[Any, Any, Any, Any]):
+    """Its first episode has one step."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episodes += 1
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, *others = self.env.step(action)
+        return observation, reward, terminated or self.episodes == 1, *others
+
+
+def test_what_gymnasiums_checker_has_checked_is_no_part_of_a_replay() -> None:
+    """It compares the first two steps with what it keeps, which a new environment does not have."""
+    make = partial(make_environments, lambda: PassiveEnvChecker(ShortFirst(Drawing(has_simulator=True))), 2)
+    assert_goes_on(make, 4)
 
 
 def test_a_generator_of_python_goes_on() -> None:

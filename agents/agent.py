@@ -314,13 +314,13 @@ class PolicyAgent:
         if changed:
             require_may_change(config, changed, is_training=self.should_stop is not _never)
             self._schedules.require_free(config, changed)
+        if changed & SCHEDULES:
+            self._schedules = Scheduled(self._schedules.functions, config)
         self._config = self.current = config
         if changed & RATES:
             self.optimizer.set_learning_rates(self._learning_rates())
         if changed - RATES:
             self._loop = None  # recorded and compiled steps hold some hyperparameters
-        if changed & SCHEDULES:
-            self._schedules = Scheduled(self._schedules.functions, config)
 
     @property
     def settings(self) -> dict[str, Any]:

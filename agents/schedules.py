@@ -10,7 +10,7 @@ value rises linearly from 0, and the curve takes the rest. `adaptive` is only fo
 import copy
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
@@ -33,6 +33,8 @@ ADAPTIVE = "adaptive"
 SIZES = ("num_envs", "num_steps")
 AT_MOST_ONE = ("gamma", "gae_lambda")
 """Fields whose values must be at most 1."""
+RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
+"""Numbers that `cuda_graphs` records as constants."""
 
 
 def parsed(schedules: object) -> dict[str, Any]:
@@ -83,8 +85,20 @@ def check_schedules(config: Any, *, adaptive: bool = False) -> None:
     for field in named:
         has_start = field == "critic_learning_rate" or getattr(config, field) is not None
         require(config, "schedules", has_start, f"cannot scale {field}, which is None: give it a value, or a function")
+    require_not_recorded(config, named)
     text = ",".join(f"{field}={name}" for field, name in named.items())
     object.__setattr__(config, "schedules", text)
+
+
+def require_not_recorded(config: Any, scheduled: Iterable[str]) -> None:
+    """Refuse schedules of numbers that are recorded as constants.
+
+    Raises:
+        ConfigurationError: with the name of the number.
+    """
+    for name in scheduled:
+        fits = name not in RECORDED or not config.cuda_graphs
+        require(config, "cuda_graphs", fits, f"records {name}, which has a schedule: leave one of them out")
 
 
 def share_left(name: str, done: float) -> float:
@@ -204,16 +218,18 @@ class Scheduled:
                     f"{field} has two schedules, {config.named_schedules[field]!r} in config and a function in "
                     "schedules=...: leave one of them out"
                 )
+        require_not_recorded(config, self.functions)
         self.fields = [*self.functions, *config.named_schedules]
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self.adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
 
     def require_free(self, config: Any, names: Collection[str]) -> None:
-        """Refuse new values of fields whose schedule does not begin with them.
+        """Refuse a new configuration that records the value of a schedule, or changes one that it does not begin with.
 
         Raises:
             ConfigurationError: with the field.
         """
+        require_not_recorded(config, self.functions)
         for name in {*names} & {*self.fields}:
             is_free = name not in self.functions and config.named_schedules.get(name) != ADAPTIVE
             require(config, name, is_free, "has a schedule that gives its values: leave one of the two out")

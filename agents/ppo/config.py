@@ -1,6 +1,5 @@
 """The configuration of PPO. Its defaults learned best over eight measured environments."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -20,8 +19,6 @@ SCHEDULABLE = (
     "max_grad_norm", "target_kl", "desired_kl", "gamma", "gae_lambda",
 )  # fmt: skip
 """Numbers that may have a schedule."""
-RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
-"""Numbers that `cuda_graphs` records as constants."""
 USUAL_MINIBATCHES = 32
 """Default number of minibatches per epoch."""
 USUAL_MINIBATCH_SIZE = 64
@@ -232,7 +229,6 @@ class PPOConfig(OfOnePolicy):
         for what in ("learning_rate", "clip_range"):
             twice = getattr(self, f"anneal_{what}") and what in named
             require(self, f"anneal_{what}", not twice, f"and schedules both say what {what} does: leave one out")
-        require_not_recorded(self, named)
 
     def _check_minibatches(self) -> None:
         product, count = f"{self.num_envs} * {self.num_steps}", self.minibatches_of(self.batch_size)
@@ -312,14 +308,3 @@ class PPOConfig(OfOnePolicy):
             rates = ("learning_rate",) if self.critic_learning_rate is None else SCHEDULABLE[:2]
             named = dict.fromkeys(rates, "linear") | named
         return named | ({"clip_range": "linear"} if self.anneal_clip_range else {})
-
-
-def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:
-    """Refuse schedules of numbers that are recorded as constants.
-
-    Raises:
-        ConfigurationError: with the name of the number.
-    """
-    for name in scheduled:
-        fits = name not in RECORDED or not config.cuda_graphs
-        require(config, "cuda_graphs", fits, f"records {name}, which has a schedule: leave one of them out")

@@ -28,11 +28,11 @@ from hybridppo.agents.agent import Exchange, OptimizationLoop, PolicyAgent, dive
 from hybridppo.agents.ppo.batch import Batch, CriticMemory, Normalization, Together, require_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
-from hybridppo.agents.ppo.config import RECORDED, LagCorrection, PPOConfig, require_not_recorded
+from hybridppo.agents.ppo.config import LagCorrection, PPOConfig
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.older_policies import Pool, corrected
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.schedules import ScheduleFunction, with_values
+from hybridppo.agents.schedules import RECORDED, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.own import MakeDistribution
@@ -107,7 +107,6 @@ class PPO(PolicyAgent):
             )
         super().__init__(observation_space, action_space, config, seed, schedules, modules)
         config = self.config
-        require_not_recorded(config, self._schedules.functions)
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         parts: dict[str, Any] = {"loss": loss, "networks": networks, "advantages": advantages}
         parts |= {"action_distribution": action_distribution}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -138,11 +137,7 @@ class JointDistribution(Distribution):
         return log_prob, entropy, backward
 
     def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
-        found = copy(self)
-        found.parts = [part.on(device) for part in self.parts]
-        leaves = [leaf for part in found.parts for leaf in leaves_of(part)]
-        found.factors = [f._replace(distribution=leaf) for f, leaf in zip(self.factors, leaves, strict=True)]
-        return found
+        return type(self)([part.on(device) for part in self.parts], self.join)
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:

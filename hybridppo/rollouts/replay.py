@@ -1,7 +1,7 @@
 """The replay buffer: flat arrays of transitions; new ones replace the oldest.
 
     replay = Replay(capacity, num_envs, observation=(3,), action=(1,), device=device)
-    replay.add(rollout)
+    replay.add(rollout, rollout)
     transitions = replay.gather(replay.draw(generator, 256), noise, n_steps=1, gamma=0.99)
 
 A time row is one step of all `N` environments, and the rows form a ring. A written row never changes, so that its file
@@ -132,10 +132,7 @@ class Replay:
         begins = ~valid
         begins[0] |= self._must_begin
         begins[1:] |= ended[:-1] | ~valid[:-1]
-        following = rollout.observations[1:]
-        if len(rollout.final_rows):
-            following = following.clone()
-            following.flatten(0, 1)[rollout.final_rows] = rollout.final_observations
+        following = rollout.next_observations if len(rollout.final_rows) else rollout.observations[1:]
         rows = {
             "observations": rollout.observations[:-1],
             "actions": rollout.actions,

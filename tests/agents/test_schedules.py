@@ -228,6 +228,22 @@ def test_hyperparameters_of_rollouts_and_schedules_change_between_trainings(name
     assert metrics["learning_rate"] == (1e-2 if name == "num_steps" else 0.5e-2)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedules": "value_coef=linear"}, "value_coef has two schedules"),
+        ({"cuda_graphs": True}, "records value_coef"),
+    ],
+)
+def test_a_configuration_that_the_schedules_of_an_agent_refuse_changes_nothing(
+    changes: dict[str, Any], message: str
+) -> None:
+    agent = make_agent(PPO, Box(-1, 1, (3,)), Box(-1, 1, (1,)), CONFIG, seed=0, schedules={"value_coef": falling})
+    with pytest.raises(ConfigurationError, match=message):
+        agent.config = replace(CONFIG, **changes)
+    assert agent.config == agent.current == CONFIG
+
+
 @pytest.mark.parametrize("schedules", [{"learning_rate": "adaptive"}, {"learning_rate": lambda done: 1e-3}])
 def test_a_value_that_a_schedule_gives_is_not_changed_by_another(schedules: Any) -> None:
     with pytest.raises(CallbackError, match="learning_rate has a schedule that gives its values"):

@@ -432,7 +432,7 @@ class PolicyAgent:
         self.parameters.require_all_of(*self._learning_networks)
         if self._schedules.fields:
             self.current = self._schedules.at(self.config, progress)
-            self.optimizer.set_learning_rates(self._learning_rates())
+        self.optimizer.set_learning_rates(self._learning_rates())
 
     def drop_episodes(self) -> None:
         """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""

@@ -207,11 +207,6 @@ class PPO(PolicyAgent):
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
         return encoded_rows(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
 
-    def anneal(self, progress: float) -> None:  # noqa: D102 - as in the base
-        super().anneal(progress)
-        if self.config.pool_size > 1:  # which has a factor of the learning rate
-            self.optimizer.set_learning_rates(self._learning_rates())
-
     def drop_episodes(self) -> None:
         """Forget the returns so far that normalise rewards. A critic's memory begins where a rollout says so."""
         if self.normalization.rewards is not None:

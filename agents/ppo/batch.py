@@ -150,10 +150,13 @@ class Batch(Columns):
         cut = zip(*parts.values(), strict=True)
         return (Batch(**dict(zip(parts, part, strict=True))) for part in cut)
 
+    def some(self, least: int) -> "Batch":
+        """A batch of `least` rows, or sequences, which repeat."""
+        return self.gather(torch.arange(least, device=self.device) % len(self))
+
     def padded(self, size: int) -> "Batch":
-        """A batch of `size` rows, which repeat, and of which only those of this one count."""
-        numbers = torch.arange(size, device=self.device)
-        return self.gather(numbers % len(self)).with_columns(counted=numbers < len(self))
+        """A batch of `size` rows, of which only those of this one count."""
+        return self.some(size).with_columns(counted=torch.arange(size, device=self.device) < len(self))
 
     def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
         """A shuffle of the rows, or sequences, for each epoch, `[E, B]`, copied to the device without a wait."""

@@ -1,21 +1,17 @@
 """Encoders of texts, sequences and graphs in rows (`ItemsLayout`). Empty places change nothing."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, one_hot, relu
 
-from hybridppo.networks.layers import EmptyLinear
+from hybridppo.networks.layers import EmptyLinear, MakeLayer
 from hybridppo.spaces.rows import ItemsLayout
 
 WIDTH = 64
 """Numbers of each item, and of the mean over items."""
-
-
-MakeLayer = Callable[[EmptyLinear, float], nn.Linear]
-"""Gives a layer initial weights of this gain."""
 
 
 class NumbersWithItems(nn.Module):

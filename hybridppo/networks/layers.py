@@ -49,6 +49,8 @@ class EmptyConvolution(nn.Conv2d):
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 Initialise = Callable[..., Any]
 """Takes a layer, a gain and a generator, and returns the layer with initial weights."""
+MakeLayer = Callable[[Any, float], Any]
+"""Gives a layer initial weights of this gain, and returns it."""
 
 
 def initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
@@ -132,15 +134,13 @@ class Nature(nn.Sequential):
     """Convolutions that suit the size of an image, each with ReLU: the only ones with a NumPy twin."""
 
 
-def nature(
-    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
-) -> tuple[nn.Module, int]:
+def nature(image: ImageLayout, make_layer: MakeLayer) -> tuple[nn.Module, int]:
     """The layers for an image (`ImageLayout.convolutions`), and the length of their output."""
     layers: list[nn.Module] = []
     channels = image.channels
     for filters, kernel, stride in image.convolutions:
         kind = EmptyConvolution if layers else ConvolutionOfBytes
-        layers += [initialise(kind(channels, filters, kernel, stride), math.sqrt(2.0), generator), nn.ReLU()]
+        layers += [make_layer(kind(channels, filters, kernel, stride), math.sqrt(2.0)), nn.ReLU()]
         channels = filters
     return Nature(*layers), image.num_features
 
@@ -160,9 +160,7 @@ class Residual(nn.Module):
         return images + self.layers(images)
 
 
-def impala(
-    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
-) -> tuple[nn.Module, int]:
+def impala(image: ImageLayout, make_layer: MakeLayer) -> tuple[nn.Module, int]:
     """Residual layers for an image, and the length of their output.
 
     Three times: a convolution, pooling to half the size, and two residual blocks (Espeholt et al., 2018, "IMPALA",
@@ -173,7 +171,7 @@ def impala(
 
     def convolution(inputs: int, filters: int) -> nn.Module:
         kind = EmptyConvolution if layers else ConvolutionOfBytes
-        return initialise(kind(inputs, filters, 3, 1, 1), math.sqrt(2.0), generator)
+        return make_layer(kind(inputs, filters, 3, 1, 1), math.sqrt(2.0))
 
     for filters in IMPALA_FILTERS:
         layers += [convolution(channels, filters), nn.MaxPool2d(3, 2, 1)]
@@ -182,9 +180,7 @@ def impala(
     return nn.Sequential(*layers, nn.ReLU()), channels * height * width
 
 
-CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
-    "nature": nature, "impala": impala
-}  # fmt: skip
+CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {"nature": nature, "impala": impala}
 
 
 PIECE = 32

@@ -36,7 +36,7 @@ from hybridppo.networks.layers import (
     MLP,
     EmptyLinear,
     EncodedNetwork,
-    Initialise,
+    MakeLayer,
     initialised,
     unchanged,
     uniformly_initialised,
@@ -47,7 +47,7 @@ from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
+from hybridppo.spaces.rows import RowLayout, RowPart
 
 logger = logging.getLogger(__name__)
 
@@ -141,11 +141,11 @@ class _Maker:
     def __init__(self, encode: ObservationEncoder, mask_size: int, config: Any, generator: torch.Generator) -> None:
         self._encode, self._rows, self._mask_size = encode, encode.layout, mask_size
         self._config, self._generator = config, generator
-        self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
+        initialise: Any = initialised if config.orthogonal_init else uniformly_initialised
+        self._make_layer: MakeLayer = partial(initialise, generator=generator)
         self._mlp = partial(
-            MLP, activation=config.activation, generator=generator, layer_norm=config.layer_norm,
-            initialise=self._initialise,
-        )  # fmt: skip
+            MLP, activation=config.activation, generator=generator, layer_norm=config.layer_norm, initialise=initialise
+        )
 
     def parts(self, keys: str) -> Parts:
         """The parts whose keys are in this field of the configuration.
@@ -184,7 +184,7 @@ class _Maker:
         is_recurrent = config.recurrent is not None
         layout = RowLayout(config.recurrent_size + self._mask_size) if is_recurrent else self._rows
         width = sizes[-1] if sizes else getattr(body, "num_features", layout.num_numbers)
-        head = self._initialise(EmptyLinear(width, outputs), gain, self._generator)
+        head = self._make_layer(EmptyLinear(width, outputs), gain)
         network = Network(body, head, layout=layout, **more)
         if not is_recurrent:
             return network
@@ -198,17 +198,15 @@ class _Maker:
         if seen is None:
             return make(self._rows.num_numbers)
         end = max(self._rows.num_numbers - self._mask_size, *(part.numbers.stop for part, _ in seen))
-        return EncodedNetwork(self._rows, seen, end, make, self._mlp, self._convolve, self._encode_numbers)
+        convolve = partial(CONVOLUTIONS[self._config.convolutions], make_layer=self._make_layer)
+        return EncodedNetwork(self._rows, seen, end, make, self._mlp, convolve, self._encode_numbers)
 
     def _encode_numbers(self, numbers: "slice[int, int, None]") -> tuple[nn.Module, int]:
         items = [(start, each) for start, each in self._rows.items if numbers.start <= start < numbers.stop]
         if not items:
             return unchanged(numbers)
-        made = NumbersWithItems(numbers, items, partial(self._initialise, generator=self._generator))
+        made = NumbersWithItems(numbers, items, self._make_layer)
         return made, made.num_features
-
-    def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
-        return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)
 
 
 def checked_networks(

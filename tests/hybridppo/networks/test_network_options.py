@@ -1,6 +1,7 @@
 """The configuration's options of networks: trunks, layer normalization, initial weights, convolutions."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.actors import Network, shared_trunk_of, twin_of
-from hybridppo.networks.layers import MLP, impala
+from hybridppo.networks.layers import MLP, impala, initialised
 from hybridppo.networks.modes import linears
 from hybridppo.spaces.rows import ImageLayout
 
@@ -155,7 +156,7 @@ def test_standard_deviations_begin_where_they_are_told_to() -> None:
 def test_impala_is_as_published(shape: tuple[int, int, int]) -> None:
     image = ImageLayout.of(gym.spaces.Box(0, 255, shape, np.uint8))
     assert image is not None
-    network, num_features = impala(image, torch.Generator().manual_seed(0))
+    network, num_features = impala(image, partial(initialised, generator=torch.Generator().manual_seed(0)))
     found = network(torch.randn(2, image.channels, image.height, image.width))
     height, width = image.height, image.width
     for _ in range(3):

@@ -69,7 +69,7 @@ def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tupl
         0,
         lambda inputs: MLP(inputs, hidden, generator=generator),
         MLP,
-        lambda image: nature(image, generator),
+        lambda image: nature(image, partial(initialised, generator=generator)),
     )
     head = initialised(EmptyLinear(hidden[-1], 3), 1.0, generator)
     network = Network(body, head, log_std=torch.full((3,), -0.5) if gaussian else None)
@@ -86,7 +86,7 @@ def test_scaling_the_weights_is_scaling_the_bytes(kind: Convolutions, channels_f
     shape = (4, 36, 40) if channels_first else (36, 40, 4)
     image = ImageLayout.of(image_space(*shape))
     assert image is not None
-    convolutions, _ = CONVOLUTIONS[kind](image, torch.Generator().manual_seed(0))
+    convolutions, _ = CONVOLUTIONS[kind](image, partial(initialised, generator=torch.Generator().manual_seed(0)))
     first, rest = next(iter(convolutions.children())), list(convolutions.children())[1:]
     assert isinstance(first, torch.nn.Conv2d)
     images = torch.from_numpy(some_images(5, shape))

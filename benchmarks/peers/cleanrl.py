@@ -41,6 +41,16 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
             watch.mark(learning)
             has_shuffled = False
 
+    sys.argv = ["ppo.py", *flags(case), "--cuda" if case.device == "cuda" else "--no-cuda"]
+    np.random.shuffle = shuffled
+    with tempfile.TemporaryDirectory() as folder:
+        inside = source.replace('f"runs/', f'f"{folder}/')  # its logs
+        exec(compile(inside, "ppo.py", "exec"), {"__name__": "__main__", "__file__": "ppo.py", "print": printed})
+    return watch.work_done()
+
+
+def flags(case: Case) -> list[str]:
+    """The case as flags of CleanRL's scripts."""
     settings = {
         "env-id": case.env_id,
         "total-timesteps": (case.warmup + case.iterations) * case.batch_size,
@@ -56,11 +66,4 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         "vf-coef": case.value_coef,
         "max-grad-norm": case.max_grad_norm,
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    flags += ["--cuda" if case.device == "cuda" else "--no-cuda", "--no-anneal-lr", "--no-clip-vloss"]
-    sys.argv = ["ppo.py", *flags]
-    np.random.shuffle = shuffled
-    with tempfile.TemporaryDirectory() as folder:
-        inside = source.replace('f"runs/', f'f"{folder}/')  # its logs
-        exec(compile(inside, "ppo.py", "exec"), {"__name__": "__main__", "__file__": "ppo.py", "print": printed})
-    return watch.work_done()
+    return [*(f"--{name}={value}" for name, value in settings.items()), "--no-anneal-lr", "--no-clip-vloss"]

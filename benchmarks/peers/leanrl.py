@@ -12,6 +12,8 @@ import gymnasium as gym
 import torch
 from cases import Case, Mark, work_done
 
+from peers.cleanrl import flags
+
 
 def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
     """A turn of `ppo_continuous_action_torchcompile.py`, whose environments get no wrapper but `ClipAction`.
@@ -52,22 +54,7 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         def set_description(self, text: str) -> None:
             """Nothing is shown."""
 
-    settings = {
-        "env-id": case.env_id,
-        "total-timesteps": (case.warmup + case.iterations) * case.batch_size,
-        "num-envs": case.num_envs,
-        "num-steps": case.num_steps,
-        "update-epochs": case.num_epochs,
-        "num-minibatches": case.num_minibatches,
-        "learning-rate": case.learning_rate,
-        "gamma": case.gamma,
-        "gae-lambda": case.gae_lambda,
-        "clip-coef": case.clip_range,
-        "ent-coef": case.entropy_coef,
-        "vf-coef": case.value_coef,
-        "max-grad-norm": case.max_grad_norm,
-    }
-    sys.argv = [name, *(f"--{name}={value}" for name, value in settings.items()), "--no-anneal-lr", "--no-clip-vloss"]
+    sys.argv = [name, *flags(case)]
     sys.argv += ["--cuda", "--cudagraphs"] if case.device == "cuda" else ["--no-cuda"]
     sys.modules["wandb"] = SimpleNamespace(init=lambda **_: None, log=lambda *_, **__: None)  # type: ignore[assignment]
     tqdm.tqdm = Iterations  # type: ignore[misc,assignment]

@@ -183,14 +183,16 @@ def impala(image: ImageLayout, make_layer: MakeLayer) -> tuple[nn.Module, int]:
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {"nature": nature, "impala": impala}
 
 
-PIECE = 32
-"""Images that pass through all convolutions together on a CPU, so that outputs between layers stay in the cache."""
+PIECE, PIECE_BYTES = 32, 2**16
+"""The images that pass through all convolutions together on a CPU, so that outputs between layers stay in the cache: so
+many, or of small images as many as have so many bytes."""
 
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:
     """The output of the convolutions for bytes `[B, *image]`: `[B, height * width * channels]`."""
-    if torch.is_grad_enabled() and images.device.type == "cpu" and len(images) > PIECE:
-        return torch.cat([features_of(piece, image, convolutions) for piece in torch.split(images, PIECE)])
+    piece = max(PIECE, PIECE_BYTES // image.num_bytes)
+    if torch.is_grad_enabled() and images.device.type == "cpu" and len(images) > piece:
+        return torch.cat([features_of(part, image, convolutions) for part in torch.split(images, piece)])
     # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU. `stack` moves bytes
     # twice as fast as `contiguous`.
     if image.channels_first:

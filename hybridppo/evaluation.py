@@ -171,7 +171,7 @@ def environments_for(
         EnvironmentOptions() if options is None else options,
         action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
         frame_stack=num_frames_of(agent.observation_space),
-        max_items=max(map(max_items_of, each_space(agent.observation_space))),
+        max_items=max_items_of(agent.observation_space),
     )
     with contextlib.ExitStack() as stack:
         environments = made_for(agent, env, num_envs, for_critics(own, critics_see(agent.config)), own_number=True)

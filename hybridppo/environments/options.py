@@ -12,7 +12,7 @@ from hybridppo.environments.packages import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_agents import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, Rule, at_most, check_fields, require
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, Rule, at_most, check_fields, is_number, require
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -89,8 +89,8 @@ class EnvironmentOptions:
                 raise ConfigurationError(f"{option} must be a tuple of names of entries in infos, got {shown(names)}")
             object.__setattr__(self, option, tuple(names))
         weights: Any = self.reward_weights
-        is_valid = isinstance(weights, (list, tuple)) and all(isinstance(each, (int, float)) for each in weights)
-        require(self, "reward_weights", is_valid, "must be a tuple of numbers")
+        is_valid = isinstance(weights, (list, tuple)) and all(map(is_number, weights))
+        require(self, "reward_weights", is_valid, "must be a tuple of finite numbers")
         object.__setattr__(self, "reward_weights", tuple(map(float, weights)))
         if shown(self.vectorization) == "'async'":
             names = ", ".join(get_args(Vectorization))

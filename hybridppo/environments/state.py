@@ -164,7 +164,7 @@ class Walk:
         elif kind == "generator" and isinstance(value, np.random.Generator):
             sequence = getattr(value.bit_generator, "seed_seq", None)
             yield ".spawned", None, "spawned", getattr(sequence, "n_children_spawned", 0)
-        elif kind == "object":
+        elif kind == "object" and (attributes := _attributes(value)) is not None:
             if isinstance(value, dict):
                 for i, (key, item) in enumerate(list(value.items())):
                     is_plain = _is_scalar(key) or type(key) is tuple
@@ -175,7 +175,6 @@ class Walk:
                 items: Any = value.reshape(-1) if isinstance(value, np.ndarray) else value
                 owner = None if isinstance(value, tuple) else items
                 yield from ((f"[{i}]", owner, i, item) for i, item in enumerate(items))
-            attributes = _attributes(value) or {}
             yield from ((f".{name}", attributes, name, item) for name, item in list(attributes.items()))
 
     def _write_arrays(self, name: str) -> None:
@@ -311,8 +310,6 @@ def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] |
 
 
 GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
-NOTED = (*GENERATORS, bool, int, float, str)
-"""The types of values that a replay brings back to what they were before the reset."""
 
 
 def state_of_generator(value: Any) -> Any:
@@ -386,7 +383,13 @@ def set_generator(generator: Any, state: Any) -> None:
 
 
 def _is_scalar(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, np.generic)
+    is_of_numpy = isinstance(value, np.generic) and value.dtype.kind in PLAIN_DTYPES
+    return value is None or type(value) in (bool, int, float, str, bytes) or is_of_numpy
+
+
+def _is_noted(value: Any) -> bool:
+    """Whether a replay brings the value back to what it was before the reset."""
+    return _is_scalar(value) or type(value) in GENERATORS
 
 
 def encoded(value: Any, met: dict[int, str] | None = None, path: str = "") -> Any:
@@ -533,7 +536,7 @@ class EpisodeStart:
                 walk = Walk(env, asks=False)
                 # What the checker has checked fits to the observation that it keeps, which is not noted.
                 checker = {path for path, place in walk.places.items() if isinstance(place[2], PassiveEnvChecker)}
-                noted = [path for path, place in walk.places.items() if type(place[2]) in NOTED]
+                noted = [path for path, place in walk.places.items() if _is_noted(place[2])]
                 found = [(path, *walk.places[path]) for path in noted if walk.parents[path] not in checker]
                 kinds = ["random" if walk.is_own_generator(path) else "others" for path, *_ in found]
                 pairs = zip(kinds, found, strict=True)
@@ -546,7 +549,7 @@ class EpisodeStart:
         for kind, path, owner, key, value in self._places:
             with contextlib.suppress(LookupError, AttributeError):  # it has gone
                 value = value if owner is None else owner[key]
-                if value is None or type(value) in NOTED:
+                if _is_noted(value):
                     self._start[kind][path] = state_of_generator(value) if type(value) in GENERATORS else value
 
     def remember(self, env: Any) -> None:

@@ -14,10 +14,13 @@ import numpy as np
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, require_finite
-from hybridppo.spaces.kinds import KINDS, Kind, kind_of
+from hybridppo.spaces.kinds import KINDS, Kind, kind_of, parts_of
 from hybridppo.spaces.rows import ItemsLayout, slices
 
-REMEDY = "an observation may have any number of items: max_items (--max-items) says how many places a row has for them"
+WITHOUT_LIMIT = (
+    "an observation may have any number of items: max_items (--max-items) says how many places a row has for them"
+)
+"""The remedy for a sequence or a graph without a limit."""
 
 
 class Limited:
@@ -64,8 +67,7 @@ def max_items_of(space: gym.Space[Any]) -> int:
     """The limit of the sequences and graphs in a space, which may have masks; 0 if it has none."""
     space = getattr(space, "observation", space)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        parts: Iterable[Any] = space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces
-        return max(map(max_items_of, parts), default=0)
+        return max((max_items_of(part) for _, part in parts_of(space)), default=0)
     return getattr(space, "max_items", 0)
 
 
@@ -73,7 +75,7 @@ class Members:
     """Writes values of a space that lies within a kind of this file, as numbers without images and items."""
 
     def __init__(self, space: gym.Space[Any], path: str) -> None:
-        self._kind = kind_of(limited(space, 1), path)
+        self._kind = kind_of(space, path)
         for leaf in self._kind.leaves:
             if leaf.image is not None or isinstance(leaf, VaryingKind):
                 what = "an image" if leaf.image is not None else f"a {leaf.of.__name__}"
@@ -130,11 +132,14 @@ class VaryingKind(Kind[Any]):
         """The members, each with its places in a row, `[..., size]`."""
         return ()
 
-    def _places_for(self, *places: tuple[int, int], num_characters: int = 0) -> ItemsLayout:
-        """The layout of items, which is the whole row."""
-        self.items = layout = ItemsLayout(places, num_characters)
-        self.size = layout.size
-        return layout
+
+class ItemsKind(VaryingKind):
+    """The base of the kinds whose row is places for items."""
+
+    items: ItemsLayout
+
+    def _lay_out(self, items: ItemsLayout) -> None:
+        self.items, self.size = items, items.size
 
 
 class OneOfKind(VaryingKind):
@@ -162,7 +167,7 @@ class OneOfKind(VaryingKind):
         return [(member, row[place]) for member, place in zip(self._members, self._places, strict=True)]
 
 
-class TextKind(VaryingKind):
+class TextKind(ItemsKind):
     """Each character by its number, in the order of the sorted character set."""
 
     of = gym.spaces.Text
@@ -170,7 +175,7 @@ class TextKind(VaryingKind):
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
         self._numbers = {character: i for i, character in enumerate(sorted(space.character_set))}
-        self._layout = self._places_for((space.max_length, 2), num_characters=len(self._numbers))
+        self._lay_out(ItemsLayout(((space.max_length, 2),), len(self._numbers)))
 
     def _write(self, observation: Any, row: Array, name: str) -> None:
         if not isinstance(observation, str):
@@ -181,21 +186,19 @@ class TextKind(VaryingKind):
             numbers = [self._numbers[character] for character in observation]
         except KeyError as error:
             raise BadValueError(f"{name} has the character {error}, which its space has not") from None
-        (places,) = self._layout.tables(row)
+        (places,) = self.items.tables(row)
         places[: len(numbers)] = np.stack((np.ones(len(numbers)), numbers), axis=1)
 
 
-class SequenceKind(VaryingKind):
+class SequenceKind(ItemsKind):
     """The items in turn."""
 
     of = gym.spaces.Sequence
 
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        if not isinstance(space, LimitedSequence):
-            raise UnsupportedSpaceError(space, path, REMEDY)
         self._item = Members(space.feature_space, f"{path}[]")
-        self._layout = self._places_for((space.max_items, 1 + self._item.size))
+        self._lay_out(ItemsLayout(((max_items_of(space), 1 + self._item.size),)))
 
     def _write(self, observation: Any, row: Array, name: str) -> None:
         try:
@@ -204,27 +207,25 @@ class SequenceKind(VaryingKind):
             how = f", stacked as values of {self.space.stacked_feature_space}" if self.space.stack else ""
             raise BadValueError(f"{name} must be a sequence{how}, and is {shown(observation)}") from None
         _require_places(name, "items", len(items), self.space.max_items)
-        for item, place in zip(items, self._layout.tables(row)[0], strict=False):
+        for item, place in zip(items, self.items.tables(row)[0], strict=False):
             place[0] = 1.0
             self._item.write(item, place[1:])
 
     def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
-        return [(self._item, self._layout.tables(row)[0][:, 1:])]
+        return [(self._item, self.items.tables(row)[0][:, 1:])]
 
 
-class GraphKind(VaryingKind):
+class GraphKind(ItemsKind):
     """The nodes in turn; then the edges, each with the numbers of its two nodes before its own."""
 
     of = gym.spaces.Graph
 
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        if not isinstance(space, LimitedGraph):
-            raise UnsupportedSpaceError(space, path, REMEDY)
         self._node = Members(space.node_space, f"{path}.nodes")
         self._edge = None if space.edge_space is None else Members(space.edge_space, f"{path}.edges")
         widths = 1 + self._node.size, 3 + (0 if self._edge is None else self._edge.size)
-        self._layout = self._places_for(*((space.max_items, width) for width in widths))
+        self._lay_out(ItemsLayout(tuple((max_items_of(space), width) for width in widths)))
 
     def _write(self, observation: Any, row: Array, name: str) -> None:
         if not isinstance(observation, tuple) or len(observation) != 3:
@@ -243,7 +244,7 @@ class GraphKind(VaryingKind):
             raise BadValueError(f"{name} must have as many edges as edge_links, {found}")
         _require_places(name, "nodes", len(nodes), self.space.max_items)
         _require_places(name, "edges", len(links), self.space.max_items)
-        of_nodes, of_edges = self._layout.tables(row)
+        of_nodes, of_edges = self.items.tables(row)
         of_nodes[: len(nodes), 0], of_edges[: len(links), 0], of_edges[: len(links), 1:3] = 1.0, 1.0, links
         for node, place in zip(nodes, of_nodes, strict=False):
             self._node.write(node, place[1:])
@@ -252,7 +253,7 @@ class GraphKind(VaryingKind):
                 self._edge.write(edge, place[3:])
 
     def _members_in(self, row: Array) -> Iterable[tuple[Members, Array]]:
-        nodes, edges = self._layout.tables(row)
+        nodes, edges = self.items.tables(row)
         return [(self._node, nodes[:, 1:]), *([] if self._edge is None else [(self._edge, edges[:, 3:])])]
 
 

@@ -14,7 +14,7 @@ from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, is_outside, shown_cast, unsupported
 from hybridppo.spaces.frames import StackedFrames
-from hybridppo.spaces.items import VaryingKind
+from hybridppo.spaces.items import WITHOUT_LIMIT, VaryingKind, max_items_of
 from hybridppo.spaces.kinds import CompositeKind, Kind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, slices
 
@@ -101,6 +101,8 @@ class ObservationEncoder:
         """Find the `parts` of a row, and describe its numbers."""
         leaves, rows, nothing = self._kind.leaves, HoldsRows(), np.zeros(0, np.float32)
         for leaf in leaves:
+            if isinstance(leaf.space, (gym.spaces.Sequence, gym.spaces.Graph)) and not max_items_of(leaf.space):
+                raise UnsupportedSpaceError(leaf.space, leaf.path, WITHOUT_LIMIT)
             if leaf.size > MOST_NUMBERS:
                 remedy = (
                     "lower max_items (--max-items), or the max_length of a Text"

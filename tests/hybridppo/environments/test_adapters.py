@@ -203,8 +203,8 @@ def test_several_rewards_are_weighed_and_measured(tmp_path: Path) -> None:
     assert resumed.metrics["info/reward_1"] == -2.0
     with pytest.raises(EnvError, match=r"reward_weights has 1 weights, and the environment's reward is .*-2"):
         train(TwoGoals, reward_weights=(1.0,))
-    for wrong in (3, ("a",)):
-        with pytest.raises(ConfigurationError, match="reward_weights must be a tuple of numbers"):
+    for wrong in (3, ("a",), (1.0, np.nan), (np.inf, 1.0)):
+        with pytest.raises(ConfigurationError, match="reward_weights must be a tuple of finite numbers"):
             train(TwoGoals, reward_weights=wrong)
 
 

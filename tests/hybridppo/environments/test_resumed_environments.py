@@ -337,6 +337,15 @@ def counted(count: dict[Any, int]) -> Callable[[Any], float]:
     return draw
 
 
+def counted_in(count: Any) -> Callable[[Any], float]:
+    def draw(env: Any) -> float:
+        nonlocal count
+        count = count + 1
+        return float(count)
+
+    return draw
+
+
 class Habitual(Drawing):
     """Draws by a habit in each reset and each step. Its spaces are those of its class."""
 
@@ -368,6 +377,7 @@ HABITS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "a number in a closure": (enumerated, set()),
     "in an object with slots": (Slotted, set()),
     "a count of episodes": (lambda: lambda env: env.episodes, set()),
+    "a count of NumPy's": (lambda: counted_in(np.int64(0)), set()),
     "a table by keys": (lambda: counted({}), {"in its first episode if simulated"}),
     "a default dict": (lambda: counted(defaultdict(int)), set()),
     "a list in an array of objects": (lambda: lambda env: env.cells[1][0], {"in its first episode if simulated"}),
@@ -578,6 +588,12 @@ def test_files_and_devices_are_not_walked() -> None:
         walk = Walk(Holder(file=file, thread=itertools.count(), helper=Helper(2.0)))
     assert [name.partition(" ")[0] for name in walk.hidden] == [".file", ".thread"]
     assert walk.leaves[".helper.power"] == 2.0
+
+
+def test_records_and_masked_arrays_are_replayed() -> None:
+    records = np.zeros(2, [("speed", np.float32)])
+    walk = Walk(Holder(records=records, one=records[0], masked=np.ma.array([1, 2])))
+    assert [name.partition(" ")[0] for name in walk.hidden] == [".records", ".one", ".masked"]
 
 
 class Counted(Helper):

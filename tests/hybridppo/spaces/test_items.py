@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, GraphInstance, OneOf, S
 
 import hybridppo
 from hybridppo import EnvError
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import BadValueError
 from hybridppo.networks.items import WIDTH, ItemsEncoder
 from hybridppo.networks.layers import initialised
@@ -91,6 +92,8 @@ def test_rows_by_hand(space: Any, observation: Any, row: list[float]) -> None:
         (Sequence(Discrete(2)), (), "the observation space Sequence.* is not supported: .* max_items"),
         (Graph(Discrete(2), None), (), "the observation space Graph.* is not supported: .* max_items"),
         (OneOf([Text(3), Discrete(2)]), (), "items and members of a OneOf cannot be a Text"),
+        (OneOf([Sequence(Discrete(2))]), (), "items and members of a OneOf cannot be a Sequence"),
+        (limited(Sequence(Dict(a=Graph(Discrete(2), None))), 2), (), "items and members of a OneOf cannot be a Graph"),
         (LimitedSequence(Sequence(Box(0, 255, (3, 3, 1), np.uint8)), 2), (), "cannot be an image"),
     ],
 )
@@ -132,6 +135,11 @@ def test_a_limit_reaches_every_part() -> None:
     assert ObservationEncoder(limited(space, 3)).layout.num_numbers == 3 * 3 + 3 * 3 + 3 * 3 + 2
     assert max_items_of(limited(space, 3)) == 3
     assert limited(space, 3) == limited(space, 3) != limited(space, 4)
+
+
+def test_an_action_of_items_is_refused_as_an_action() -> None:
+    with pytest.raises(EnvError, match=r"the action space Sequence.* is not supported: use Discrete"):
+        distribution_for(Sequence(Discrete(2)))
 
 
 def found_for(space: Any, observations: Any) -> tuple[ItemsEncoder, Any]:

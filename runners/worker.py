@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.environments.base import Environments
+from hybridppo.environments.base import Environments, closed_if_refused
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.infos import summed
-from hybridppo.environments.making import closed_if_refused, make_environments
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.packages import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError, failures, shown_error
 from hybridppo.rollouts.rollout import Layout, Rollout

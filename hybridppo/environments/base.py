@@ -271,6 +271,18 @@ def warned_of_closing(what: str) -> Iterator[None]:
         logger.warning("%s could not be closed", what, exc_info=True)
 
 
+@contextlib.contextmanager
+def closed_if_refused(made: Any) -> Iterator[None]:
+    """A context that closes an environment, or several, if it raises."""
+    try:
+        yield
+    except BaseException:
+        if callable(close := getattr(made, "close", None)):
+            with warned_of_closing(f"the {type(made).__name__}"):
+                close()
+        raise
+
+
 def steering_refused(what: str, remedy: str) -> ConfigurationError:
     """The error for environments that cannot be steered."""
     return ConfigurationError(f"environments.call and environments.set cannot reach {what}: {remedy}")

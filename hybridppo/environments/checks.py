@@ -158,18 +158,6 @@ def as_truth(name: str, values: Array) -> Array:
     return truths
 
 
-def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
-    """Whether a checked step needs no cast, so that later steps are used unchanged."""
-    observation, reward, terminated, truncated, _ = result
-    of_space = not encode.is_array or (
-        isinstance(observation, np.ndarray)
-        and observation.shape == encode.space.shape
-        and (encode.image is None or observation.dtype == encode.dtype)
-    )
-    are_truths = all(isinstance(flag, TRUTHS) for flag in (terminated, truncated))
-    return of_space and are_truths and np.ndim(reward) == 0
-
-
 def check_vector_observations(encode: ObservationEncoder, envs: Any, observations: Any) -> None:
     """Refuse invalid observations of a vector's environments, whose numbers are given.
 

@@ -159,8 +159,7 @@ def summed(parts: Sequence[Sums]) -> Sums:
 def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}
-    for name in dict.fromkeys(chain(*parts)):
-        steps, number, ends, episodes = (sum(part[name][i] for part in parts if name in part) for i in range(4))
+    for name, (steps, number, ends, episodes) in summed(parts).items():
         if number:
             found[f"info/{name}"] = steps / number
         if episodes:

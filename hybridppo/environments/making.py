@@ -3,16 +3,17 @@
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from hybridppo.environments.base import Environments, warned_of_closing
+from hybridppo.environments.adapters import WeightedRewards
+from hybridppo.environments.base import Environments, closed_if_refused
 from hybridppo.environments.checks import describe_error, require_spaces
 from hybridppo.environments.multi_agent import is_parallel, multi_agent_environment, takes_turns
 from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
@@ -29,7 +30,7 @@ from hybridppo.environments.packages import (
     spec_of,
     without_batch_size,
 )
-from hybridppo.environments.self_play_game import self_play_game
+from hybridppo.environments.self_play_game import SelfPlayGame
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.environments.wrappers import MaskInObservation, stacked, with_limit
@@ -275,7 +276,7 @@ def _made_by(
             known = "a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv"
             raise EnvError(f"the function must make {known}; it made {type(made).__name__}{_lacking(made)}")
     there, has_agents = [made], not isinstance(made, gym.Env)  # the one made is the first copy
-    wrapped = _wrapped(lambda: there.pop() if there else make(), options, has_agents)
+    wrapped = partial(_wrapped, lambda: there.pop() if there else make(), _wrappers_for(options, has_agents))
     return SubEnvironments(wrapped, copies or num_envs, first, options.on_env_error, has_agents=has_agents)
 
 
@@ -283,36 +284,32 @@ def _adapted(make: Callable[[], Any]) -> Any:
     return adapted(make())
 
 
-def _wrapped(make: Callable[[], Any], options: EnvironmentOptions, has_agents: bool) -> Callable[[], Any]:
-    """`make` with the wrapper that several agents or an option need."""
-    if isinstance(options, SelfPlayOptions) and has_agents:
-        return partial(self_play_game, make, options)
+def _wrappers_for(options: EnvironmentOptions, has_agents: bool) -> list[Callable[[Any], Any]]:
+    """The wrappers that several agents or options need, from the inside out."""
+    wrappers: list[Callable[[Any], Any]] = []
     if has_agents:
         keeps_finals = isinstance(options, CriticsOptions) and options.keeps_finals
-        return partial(multi_agent_environment, make, options.action_masks, _critics_observe(options), keeps_finals)
-    if weights := options.reward_weights:
-        from hybridppo.environments.adapters import WeightedRewards
-
-        options, make_one = replace(options, reward_weights=()), make
-        return _wrapped(lambda: WeightedRewards(make_one(), weights), options, has_agents)
-    if max_items := options.max_items:
-        options, make_all = replace(options, max_items=0), make
-        return _wrapped(lambda: with_limit(make_all(), max_items), options, has_agents)
+        how = options.action_masks, _critics_observe(options), keeps_finals
+        wrappers.append(lambda env: multi_agent_environment(env, *how))
+        if isinstance(options, SelfPlayOptions):
+            wrappers.append(partial(SelfPlayGame, options=options))
+        return wrappers
+    if options.reward_weights:
+        wrappers.append(partial(WeightedRewards, weights=options.reward_weights))
+    if options.max_items:
+        wrappers.append(partial(with_limit, max_items=options.max_items))
     if options.action_masks:
-        return lambda: MaskInObservation(make())
-    return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)
+        wrappers.append(MaskInObservation)
+    if options.frame_stack > 1:
+        wrappers.append(partial(stacked, num_frames=options.frame_stack))
+    return wrappers
 
 
-@contextlib.contextmanager
-def closed_if_refused(made: Any) -> Iterator[None]:
-    """A context that closes an environment, or several, if it raises."""
-    try:
-        yield
-    except BaseException:
-        if callable(close := getattr(made, "close", None)):
-            with warned_of_closing(f"the {type(made).__name__}"):
-                close()
-        raise
+def _wrapped(make: Callable[[], Any], wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    """The environment that `make` makes, within wrappers; closed if one of them refuses it."""
+    env = make()
+    with closed_if_refused(env):
+        return reduce(lambda inner, wrap_it: wrap_it(inner), wrappers, env)
 
 
 def _of_vector(

@@ -415,12 +415,11 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
 
 
 def multi_agent_environment(
-    make: Callable[[], Any], action_masks: bool, critic_observes: ObservesOfAgents, keeps_finals: bool
+    env: Any, action_masks: bool, critic_observes: ObservesOfAgents, keeps_finals: bool
 ) -> MultiAgentEnvironment:
-    """The environment that `make` makes, as rows."""
-    made = make()
-    kind = TurnBasedEnvironment if takes_turns(made) else ParallelEnvironment
-    return kind(made, action_masks, critic_observes, keeps_finals)
+    """An environment as rows."""
+    kind = TurnBasedEnvironment if takes_turns(env) else ParallelEnvironment
+    return kind(env, action_masks, critic_observes, keeps_finals)
 
 
 def _within_wrappers(env: Any) -> Any:

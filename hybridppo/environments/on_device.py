@@ -18,6 +18,7 @@ from hybridppo.compiled.kernels import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.on_tensors import CriticRowsOnDevice
 from hybridppo.system.devices import accelerator_of
 
 
@@ -73,11 +74,10 @@ class EnvironmentsOnDevice:
         num_envs, columns = len(environments.states), environments.num_envs
         self.written = self.rollout.observations
         """`[T + 1, N, written]`, as kernels write them."""
-        self._whole: tuple[Tensor, Tensor] | None = None
-        if (whole := environments.whole) is not None:
+        self._of_critics: CriticRowsOnDevice | None = None
+        if environments.whole is not None:
             self.written = torch.zeros((num_steps + 1, columns, environments.written.size), device=device)
-            source, beside = (torch.from_numpy(array).to(device) for array in (whole.source, whole.beside))
-            self._whole = source.flatten(), beside
+            self._of_critics = CriticRowsOnDevice(environments.whole, device)
         self.changed = [torch.zeros_like(torch.from_numpy(array), device=device) for array in self._on_host]
         """The tensors besides the rollout that a step changes and the next step reads."""
         self._states, *_, self._present = self.changed
@@ -133,28 +133,21 @@ class EnvironmentsOnDevice:
     def step(self, t: int) -> None:
         """Step all environments: write row `t`, and row `t + 1` of the observations."""
         self._launcher.launch("step_all", self._blocks, self._shape.threads, *self._step_before, t, *self._step_after)
-        if self._whole is not None:
-            self.rollout.observations[t + 1].copy_(self._seen(self.written[t + 1], self._present))
+        if self._of_critics is not None:
+            self.rollout.observations[t + 1].copy_(self._of_critics.whole(self.written[t + 1], self._present))
 
     def finals(self, rows: Tensor) -> Tensor:
         """The final observations `[n, obs]` of these rows of the flat rollout, `[T * N]`."""
         finals: Tensor = self.rollout.finals
-        if self._whole is None:
+        if self._of_critics is None:
             return finals.flatten(0, 1)[rows]
         if not len(rows):
             return finals.new_zeros(0, self.rollout.observations.shape[-1])
         num_agents, numbers = self._present.shape[1], torch.arange(len(rows), device=self.device)
         cut = (self.rollout.truncated & ~self.rollout.terminated).view(-1, num_agents)[rows // num_agents]
         finals = finals.view(-1, num_agents, self.written.shape[2])[rows // num_agents]
-        seen = self._seen(finals.masked_fill(~cut[..., None], 0.0).flatten(0, 1), cut)
+        seen = self._of_critics.whole(finals.masked_fill(~cut[..., None], 0.0), cut)
         return seen.view(*cut.shape, -1)[numbers, rows % num_agents]
-
-    def _seen(self, rows: Tensor, are_there: Tensor) -> Tensor:
-        """As `CompiledEnvironments.seen`, of rows `[n, written]` and agents `[n / A, A]`."""
-        assert self._whole is not None
-        source, beside = self._whole
-        found = rows.view(len(are_there), -1).index_select(1, source).view(*are_there.shape, -1)
-        return found.masked_fill(beside | ~are_there[..., None], 0.0).flatten(0, 1)
 
 
 def _action_dtype(environments: CompiledEnvironments) -> torch.dtype:

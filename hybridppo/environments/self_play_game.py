@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.environments.multi_agent import MultiAgentEnvironment, multi_agent_environment
+from hybridppo.environments.multi_agent import MultiAgentEnvironment
 from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import BadValueError, EnvError
@@ -276,9 +276,3 @@ def _require_opponents(inner: MultiAgentEnvironment) -> None:
             f"are {', '.join(map(str, inner.agents))}"
             + ("" if len(inner.agents) < 2 else ", whose spaces differ: train a policy for each kind")
         )
-
-
-def self_play_game(make: Callable[[], Any], options: SelfPlayOptions) -> SelfPlayGame:
-    """The environment that `make` makes, with the learner as its agent."""
-    how = options.action_masks, options.critic_observes, options.keeps_finals
-    return SelfPlayGame(multi_agent_environment(make, *how), options)

@@ -10,13 +10,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.environments.base import Environments, EnvState, Steering, Step, closed, latest, warned_of_closing
+from hybridppo.environments.base import (
+    Environments,
+    EnvState,
+    Steering,
+    Step,
+    closed,
+    closed_if_refused,
+    latest,
+    warned_of_closing,
+)
 from hybridppo.environments.checks import (
     as_flag,
     checked_step,
     describe_action,
     describe_error,
-    is_plain,
     require_same_spaces,
     two_of,
 )
@@ -54,7 +62,8 @@ class SubEnvironment:
         self.env = make()
         self.index = index
         self._make, self._on_error, self._has_agents = make, on_error, has_agents
-        self.encode = ObservationEncoder(self.spaces.observation_space)
+        with closed_if_refused(self.env):
+            self.encode = ObservationEncoder(self.spaces.observation_space)
         self._row = self.encode.one
         self.given: Any = None
         """The last observation that the environment returned, if `step` returns another form of it."""
@@ -72,7 +81,7 @@ class SubEnvironment:
     def _begin(self) -> None:
         self._is_checked = self._has_agents
         self.step: Callable[[Any], Any] = self.env.step if self._has_agents else self._first_step
-        """Like the environment's `step`; it is that method itself once a first step has needed no cast."""
+        """Like the environment's `step`; after a first step it is that method itself, if nothing is changed."""
 
     def reset(self, seed: int | None = None, num_steps: int = 0) -> Any:
         """Begin an episode; return its first observation. If `reset` fails, the environment may be restarted.
@@ -185,20 +194,19 @@ class SubEnvironment:
         result = self.env.step(action)
         observation, *others = checked_step(self.encode, result)
         self.given = result[0]
-        if not is_plain(self.encode, result):
-            self.step = self._cast_step
-        else:
-            self.step = self.env.step if self.encode.is_array else self._row_step
+        self.step = self.env.step if self.encode.is_array else self._row_step
+        if np.ndim(result[1]):
+            self.step = partial(self._step_with_number, self.step)
         return (observation if self.encode.is_array else self.encode.one(observation), *others)
 
     def _row_step(self, action: Any) -> Any:
         self.given, reward, terminated, truncated, info = self.env.step(action)
         return self._row(self.given), reward, terminated, truncated, info
 
-    def _cast_step(self, action: Any) -> Any:
-        self.given, reward, terminated, truncated, info = self.env.step(action)
-        ends = as_flag("its terminated", terminated), as_flag("its truncated", truncated)
-        return self._cast(self.given), np.asarray(reward).item(), *ends, info
+    def _step_with_number(self, step: Callable[[Any], Any], action: Any) -> Any:
+        """A step whose reward is a number, if the environment returns an array with one."""
+        observation, reward, *others = step(action)
+        return observation, np.asarray(reward).item(), *others
 
     def _cast(self, observation: Any) -> Any:
         """An observation in the type of its `Box`, or as an encoded row."""
@@ -314,7 +322,7 @@ class SubEnvironments(Environments):
                 given[i] = result = sub_environments[i].step(action)
                 observation, rewards[i], is_terminated, is_truncated, info = result
                 if shape is not None and getattr(observation, "shape", None) != shape:  # a list has none
-                    observation = self.encode.checked(observation)
+                    observation = reshaped(observation, shape)
                 if dtype is not None and observation.dtype != dtype:
                     observation = self.encode.checked(observation)
                 rows[i] = observation

@@ -29,7 +29,7 @@ from hybridppo.spaces.checks import shown_cast
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import CriticRows, SpacesOfAgents, each_observes, joint_space, spaces_with_critics_part
-from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+from hybridppo.spaces.on_tensors import CriticRowsOnDevice, TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.devices import accelerator_of
 from hybridppo.system.validation import plain
@@ -125,13 +125,11 @@ class TensorAgents:
         }
         self._written, self._state_size = self._row.size, 0
         """Numbers of a row before critics' parts are added: the own observation, zeros, and the environment's state."""
-        self._whole: tuple[Tensor, Tensor] | None = None
-        """With critics' parts: the places of all numbers among those rows, and which numbers are zeros."""
+        self._of_critics: CriticRowsOnDevice | None = None
         if {*observes} != {"own"}:
             of_critics = CriticRows(spaces, observes, self._row.size)
             self._written, self._state_size = of_critics.size, of_critics.state_size
-            arrays = of_critics.source.ravel(), of_critics.beside
-            self._whole = torch.tensor(arrays[0], device=self._device), torch.tensor(arrays[1], device=self._device)
+            self._of_critics = CriticRowsOnDevice(of_critics, self._device)
         self.present = torch.ones((self._num_envs, len(self.names)), dtype=torch.bool, device=self._device)
         """`[num_envs, A]`: which agents are present."""
 
@@ -251,16 +249,12 @@ class TensorAgents:
 
     def _with_critics_part(self, rows: Tensor, seen: Tensor, state: Tensor | None) -> Tensor:
         """Rows of the agents that are `seen`, `[N]` bool, with the parts of their critics; the others are zeros."""
-        hidden = ~seen.reshape(-1, *([1] * (rows.ndim - 1)))
-        rows = rows.masked_fill(hidden, 0)
-        if self._whole is None:
+        rows = rows.masked_fill(~seen.reshape(-1, *([1] * (rows.ndim - 1))), 0)
+        if self._of_critics is None:
             return rows
-        source, beside = self._whole
-        rows, hidden = (each.view(self._num_envs, -1, each.shape[1]) for each in (rows, hidden))
         if state is not None:
-            rows[..., -self._state_size :] = state[:, None]
-        found = rows.flatten(1).index_select(1, source).view(*rows.shape[:2], -1)
-        return found.masked_fill(beside | hidden, 0).flatten(0, 1)
+            rows.view(self._num_envs, -1, rows.shape[1])[..., -self._state_size :] = state[:, None]
+        return self._of_critics.whole(rows, seen.view_as(self.present))
 
 
 def _kinds_of(env: Any, name: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Wrappers of environments: action masks in observations, and stacks of observations."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium as gym
@@ -185,10 +185,9 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         return array
 
 
-def stacked(make: Callable[[], Any], num_frames: int) -> Any:
+def stacked(env: Any, num_frames: int) -> Any:
     """An environment with stacked observations; it may have stacked them already."""
-    made = make()
-    return made if num_frames_of(made.observation_space) == num_frames else FrameStack(made, num_frames)
+    return env if num_frames_of(env.observation_space) == num_frames else FrameStack(env, num_frames)
 
 
 def with_limit(env: "gym.Env[Any, Any]", max_items: int) -> "gym.Env[Any, Any]":

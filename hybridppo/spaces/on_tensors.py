@@ -10,6 +10,7 @@ from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.items import VaryingKind
 from hybridppo.spaces.kinds import ChoicesKind, Kind, MultiBinaryKind
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import CriticRows
 
 
 class TensorEncoder:
@@ -67,6 +68,20 @@ class TensorEncoder:
                 raise BadValueError(f"{name}{leaf.path} are choices, and must be of whole numbers, not {tensor.dtype}")
             return _one_hot(leaf, tensor.reshape(self._num_rows, -1))
         return tensor.reshape(self._num_rows, -1).to(torch.float32)
+
+
+class CriticRowsOnDevice:
+    """Makes whole rows from written ones, like `CriticRows`, of tensors on a device."""
+
+    def __init__(self, rows: CriticRows, device: torch.device) -> None:
+        self._source = torch.from_numpy(rows.source.ravel()).to(device)
+        self._beside = torch.from_numpy(rows.beside).to(device)
+
+    def whole(self, rows: Tensor, are_there: Tensor) -> Tensor:
+        """Whole rows `[E * A, W]` from written ones `[E * A, size]`; `are_there` is `[E, A]`, which are present."""
+        apart = rows.reshape(len(are_there), -1).index_select(1, self._source)
+        found = apart.view(*are_there.shape, -1).masked_fill(self._beside | ~are_there[..., None], 0.0)
+        return found.flatten(0, 1)
 
 
 def _one_hot(kind: ChoicesKind, choices: Tensor) -> Tensor:

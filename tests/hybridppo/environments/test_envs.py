@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Sequence
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 from ppo_settings import ppo_config
@@ -30,7 +30,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.sub_environments import SubEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.environments.vector import wrap
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 
 SCRIPTS = (((2, "truncated"), (1, "terminated"), (3, "both")), ((1, "truncated"), (2, "terminated")))
 
@@ -374,6 +374,23 @@ def test_what_a_function_made_is_closed_if_it_is_refused(what: str) -> None:
     made.close = lambda: closed.append(True)
     with pytest.raises(EnvError, match="2"):
         make_environments(lambda: made, 3)
+    assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("space", "options"),
+    [
+        (Sequence(Box(-1, 1, (2,))), {}),
+        (Discrete(3), {"frame_stack": 2}),
+        (Box(-1, 1, (2,)), {"max_items": 2}),
+        (Box(-1, 1, (2,)), {"action_masks": True}),
+    ],
+)
+def test_one_environment_is_closed_if_it_is_refused(space: Any, options: Any) -> None:
+    made, closed = make_spaces_only(space, Box(-1, 1, (1,))), list[bool]()
+    made.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    with pytest.raises(HybridPPOError):
+        make_environments(lambda: made, 2, **options)
     assert closed == [True]
 
 

@@ -36,6 +36,36 @@ def test_steps_are_those_of_gymnasiums_vector(env_id: str) -> None:
     assert num_finals
 
 
+CARELESS: dict[str, tuple[int, Any]] = {
+    "a list": (0, list),
+    "one more axis": (0, lambda array: array[None]),
+    "a reward in an array": (1, lambda number: np.array([number])),
+    "flags in arrays": (2, lambda flag: np.array([flag])),
+    "flags of numbers": (3, int),
+}
+"""The number of a value of a step, and another form of it."""
+
+
+@pytest.mark.parametrize("form", CARELESS)
+def test_another_form_of_a_value_is_cast_in_every_step(form: str) -> None:
+    place, cast = CARELESS[form]
+
+    class Careless(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            result = [*self.env.step(action)]
+            result[place] = cast(result[place])
+            return tuple(result)
+
+    def make() -> Any:
+        return gym.make("CartPole-v1", max_episode_steps=5)
+
+    ours, others = SubEnvironments(make, 2), SubEnvironments(lambda: Careless(make()), 2)
+    np.testing.assert_array_equal(ours.reset(7), others.reset(7))
+    for _ in range(12):
+        for array, other in zip(ours.step(np.ones(2, int)), others.step(np.ones(2, int)), strict=True):
+            np.testing.assert_array_equal(array, other)
+
+
 def test_closing_closes_every_copy() -> None:
     closed: list[Any] = []
 

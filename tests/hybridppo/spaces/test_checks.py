@@ -1,17 +1,12 @@
 """The checks of every observation and reward, and their small cost."""
 
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from hybridppo.environments.checks import is_plain
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -25,28 +20,6 @@ def test_one_bad_number_among_many_shows(bad: float, where: int) -> None:
 
 def test_the_largest_numbers_are_finite_all_together() -> None:
     assert np.isfinite(finite_test(1000)(np.full(1000, np.finfo(np.float32).max)))
-
-
-PLAIN = (np.zeros(2, np.float32), 1.0, False, False, {})
-
-
-@pytest.mark.parametrize(
-    ("space", "position", "value", "expected"),
-    [
-        (Box(-1, 1, (2,)), 0, np.zeros(2, np.float32), True),
-        (Box(-1, 1, (2,)), 0, [0.0, 0.0], False),
-        (Box(-1, 1, (2,)), 0, np.zeros((1, 2), np.float32), False),
-        (Discrete(3), 0, 2, True),
-        (Discrete(3), 0, np.int64(2), True),
-        (Box(-1, 1, (2,)), 1, np.array([1.0]), False),
-        (Box(-1, 1, (2,)), 2, np.array([False]), False),
-        (Box(-1, 1, (2,)), 3, np.array([False]), False),
-        (Box(-1, 1, (2,)), 1, np.float64(1.0), True),
-    ],
-)
-def test_what_needs_no_casting(space: gym.Space[Any], position: int, value: Any, expected: bool) -> None:
-    result = tuple(value if i == position else part for i, part in enumerate(PLAIN))
-    assert is_plain(ObservationEncoder(space), result) is expected
 
 
 def test_a_masked_observation_is_held_to_its_space() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from hybridppo.environments.base import Outer
 from hybridppo.environments.multi_agent import MultiAgentEnvironment
 from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.wrappers import mask_for_sample
@@ -44,7 +45,7 @@ class _Match:
         """The reward of each column before the learner's first turn, which its first step gets."""
 
 
-class SelfPlayGame:
+class SelfPlayGame(Outer):
     """Like `MultiAgentEnvironment` with the learner as its agent, which is another player in each episode.
 
     If there are several policies, one is drawn in each episode, learns, and is all its players. All agents are then
@@ -61,7 +62,7 @@ class SelfPlayGame:
     turn = 0
 
     def __init__(self, inner: MultiAgentEnvironment, options: SelfPlayOptions) -> None:
-        self._inner = inner
+        self.env = inner
         self._opponent_of: Callable[[Path], Opponent] = options.opponent_of
         self.agents, self.agent = ("learner",), inner.agent
         players = range(len(inner.agents))
@@ -93,11 +94,6 @@ class SelfPlayGame:
         self._opponents: dict[str, Opponent] = {}
         """The opponents of this episode, by policy; in a restored one, those that have played."""
 
-    @property
-    def unwrapped(self) -> Any:
-        """The game itself."""
-        return self._inner.unwrapped
-
     def use_folder(self, folder: str) -> None:
         """Load opponents from this folder."""
         self._folder = Path(folder)
@@ -123,7 +119,7 @@ class SelfPlayGame:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, Any]:
         """Begin an episode, and play up to the learner's first turn; `options` may have the `pools` of opponents."""
-        match, inner = self._match, self._inner
+        match, inner = self._match, self.env
         pools = self._pools if options is None else options["pools"]
         if seed is not None:
             match.generator = np.random.default_rng([seed, 1])
@@ -160,7 +156,7 @@ class SelfPlayGame:
 
     def step(self, actions: Any) -> tuple[Array, Array, bool, bool, Any]:
         """As `MultiAgentEnvironment.step`, up to the learner's next turn or the end of its episode."""
-        inner = self._inner
+        inner = self.env
         self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
@@ -177,22 +173,18 @@ class SelfPlayGame:
 
     def require_finite(self) -> None:
         """As in `MultiAgentEnvironment`."""
-        self._inner.require_finite()
+        self.env.require_finite()
 
     def use_saved(self) -> None:
         """As in `MultiAgentEnvironment`."""
         self._opponents.clear()
-        self._inner.use_saved()
+        self.env.use_saved()
         self.present[:] = False
         self._show()
 
-    def close(self) -> None:
-        """Close the game."""
-        self._inner.close()
-
     def _show(self) -> None:
         """Show the learner's players as they are now."""
-        inner = self._inner
+        inner = self.env
         for player in self._match.learners:
             column = self._columns[player]
             self._rows[column], self.present[column] = inner.rows[player], inner.present[player]
@@ -214,7 +206,7 @@ class SelfPlayGame:
 
     def _others_play(self) -> bool:
         """If players take turns, let the others act until the learner's turn; whether the learner is still present."""
-        learners, inner = self._match.learners, self._inner
+        learners, inner = self._match.learners, self.env
         while is_present := any(inner.present[player] for player in learners):
             if not inner.takes_turns or inner.turn in learners:
                 break
@@ -223,7 +215,7 @@ class SelfPlayGame:
 
     def _play(self, players: Sequence[int], own_actions: Any) -> None:
         """Let these players act; the learner by its columns of `own_actions`."""
-        match, inner = self._match, self._inner
+        match, inner = self._match, self.env
         actions: list[Any] = [None] * len(inner.agents)
         others: dict[str, list[int]] = {}
         for player in players:
@@ -247,7 +239,7 @@ class SelfPlayGame:
 
     def _chosen(self, policy: str, players: Sequence[int]) -> Sequence[Any]:
         """The actions of opponents of a policy."""
-        match, inner = self._match, self._inner
+        match, inner = self._match, self.env
         if policy not in match.opponents:  # there is no snapshot yet
             return [self._random_action(player) for player in players]
         if policy not in self._opponents:
@@ -264,7 +256,7 @@ class SelfPlayGame:
     def _random_action(self, player: int) -> Any:
         space = self._random_actions[player]
         space.seed(int(self._match.generator.integers(2**31)))
-        return space.sample(mask_for_sample(space, self._inner.masks[player]))
+        return space.sample(mask_for_sample(space, self.env.masks[player]))
 
 
 def _require_opponents(inner: MultiAgentEnvironment) -> None:

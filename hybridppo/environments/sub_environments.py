@@ -263,22 +263,20 @@ class SubEnvironments(Environments):
         """The shape of an observation that is copied as it is; None for rows that are encoded already."""
         self._dtype = self.encode.dtype if is_array and self.encode.image is not None else None
         """The type of images, which other numbers would be cut to."""
-        self.encoded: Callable[[Array], Array] = self.encode if is_array else lambda rows: rows
-        # Observations (arrays [N, *space], else rows [N, *obs]) and rewards [N] share one array, so that one test finds
-        # numbers that are not finite. Bytes have a separate array, and a test of the numbers among them.
-        shape = (self.num_envs, *(space.shape if is_array else self.encode.shape))
+        # Rows [N, *obs] and rewards [N] share one array, so that one test finds numbers that are not finite. Bytes have
+        # a separate array, and a test of the numbers among them.
+        shape = (self.num_envs, *self.encode.shape)
         is_float = not self.encode.layout.images
         size = int(np.prod(shape)) if is_float else 0
         self._numbers = np.zeros(size + self.num_envs, np.float32)
         rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, np.uint8)
         flags = [np.zeros(self.num_envs, np.bool_) for _ in range(2)]
-        self._columns = rows, self._numbers[size:], *flags
-        """Observations, rewards, terminated and truncated of all columns."""
+        self._columns: tuple[Array, ...] = rows, self._numbers[size:], *flags
+        """Rows, rewards, terminated and truncated of all columns."""
         each = (num_envs, len(agents)) if agents else (num_envs,)
-        self._rows, self._rewards, self._terminated, self._truncated = (
-            array.reshape(*each, *array.shape[1:]) for array in self._columns
-        )
-        """The same arrays by environment."""
+        self._rows: Array = rows.reshape(*each, *(space.shape if is_array else self.encode.shape))
+        self._rewards, self._terminated, self._truncated = (array.reshape(each) for array in self._columns[1:])
+        """The same arrays by environment; rows in the shape of observations, if these are arrays."""
         self._sum = finite_test(self._numbers.size)
         if not is_float and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(self.num_envs))
@@ -302,7 +300,7 @@ class SubEnvironments(Environments):
         self._num_steps, self._globals = 0, encoded_globals()
         for i in range(len(self.sub_environments)):
             self._reset(i, seed + i)
-        return self.encoded(self._columns[0]).copy()
+        return self._columns[0].copy()
 
     def step(self, actions: Any) -> Step:
         """Final observations are the environments' own results of `step`, those of agents that were truncated."""
@@ -341,7 +339,7 @@ class SubEnvironments(Environments):
         rows, rewards, terminated, truncated = self._columns
         if self.absent is not None:
             terminated = terminated | self.absent
-        return self.encoded(rows), rewards, terminated, truncated, finals_of, finals
+        return rows, rewards, terminated, truncated, finals_of, finals
 
     def _end_episodes(self) -> tuple[list[int], list[Array]]:
         """Begin new episodes where one has ended; return the columns of final observations, and these."""
@@ -385,11 +383,8 @@ class SubEnvironments(Environments):
         """The final observations of the agents of an environment that were truncated, by their number."""
         if self.agents:
             return self.sub_environments[i].env.finals
-        return (
-            ()
-            if self._terminated[i] and not self.keeps_finals
-            else ((0, self.encoded(self._rows[i : i + 1])[0].copy()),)
-        )
+        is_kept = not self._terminated[i] or self.keeps_finals
+        return [(0, self._columns[0][i].copy())] if is_kept else []
 
     def _take_infos(self, i: int, info: Any) -> None:
         """Take the numbers of the agents that were present; an agent that takes turns has its info at its next turn."""

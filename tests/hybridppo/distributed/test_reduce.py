@@ -15,13 +15,13 @@ from selection import only_by_default
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo import loss as loss_module
-from hybridppo.agents.ppo.loss import Loss, LossInputs
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.distributed.reduce import ShardedBatch, ShardedUpdate
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.placement import SingleDevice
+from hybridppo.rollouts import advantages
 from hybridppo.rollouts.rollout import Rollout, RolloutParts, in_parts
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.system.signals import Interruption, Stopped
@@ -172,7 +172,7 @@ def test_shards_of_different_lengths_count_by_their_steps() -> None:
 
 
 def loss_with_extra(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
-    found = loss_module.ppo_loss(inputs, config, clip_range)
+    found = ppo_loss(inputs, config, clip_range)
     return replace(found, extra={"squared": inputs.values.square().mean()})
 
 
@@ -208,7 +208,7 @@ def test_an_edit_of_the_normalisation_of_advantages_takes_effect(kind: str, monk
 
     agent = share(agent_of(replace(CONFIG, num_epochs=1), KINDS[kind]), 4)
     rollout = in_parts(next(rollouts_of(agent, KINDS[kind])), 4)
-    monkeypatch.setattr(loss_module.normalize, "__code__", edited.__code__)
+    monkeypatch.setattr(advantages.normalize, "__code__", edited.__code__)
     assert agent.update(rollout)["policy_loss"] == 0.0
     monkeypatch.undo()
     assert agent.update(rollout)["policy_loss"] != 0.0

@@ -143,7 +143,7 @@ def test_the_table_counts_the_lines_of_the_examples() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_has_no_private_name_and_begins_with_its_command(name: str) -> None:
     text = BLOCKS[name]
-    assert lines_of_code(text) <= (48 if name == "sac" else 40)
+    assert lines_of_code(text) <= 40
     assert re.findall(r"\b(?:_[a-z]\w*)", text) == []
     assert text.split("\n\n")[1] == f"    python examples/{name}.py"
 

@@ -79,7 +79,7 @@ class Walk:
         asks: whether `get_state()` is called.
 
     Raises:
-        EnvStateError: if it has too many of them, or its `get_state()` fails.
+        EnvStateError: if it has too many of them, or one cannot be read, as if its `get_state()` fails.
     """
 
     def __init__(self, environment: Any, *, asks: bool = True) -> None:
@@ -97,8 +97,13 @@ class Walk:
         start, queue = time.perf_counter(), [("", "", None, None, environment)]
         for parent, path, owner, key, value in queue:  # which grows
             self.parents[path], self.places[path] = parent, (owner, key, value)
-            self.leaves[path] = self._leaf(path, value)
-            queue += ((path, path + name, *place) for name, *place in self._children(path, value))
+            try:
+                self.leaves[path] = self._leaf(path, value)
+                queue += ((path, path + name, *place) for name, *place in self._children(path, value))
+            except EnvStateError:
+                raise
+            except Exception as error:  # of an attribute of the object's
+                raise EnvStateError(f"{path} cannot be read ({shown_error(error)}): {REMEDY}") from error
             if len(queue) > MAX_LEAVES or time.perf_counter() - start > MAX_SECONDS:
                 name = type(environment).__name__
                 raise EnvStateError(f"the state of {name} has too many values, as in {path}: {REMEDY}")
@@ -351,6 +356,8 @@ def _lacks_seed(value: Any) -> bool:
         value = vars(value).get("_np_random")
         if value is None:
             return True
+    if not isinstance(value, GENERATORS):
+        return False
     bits = getattr(value, "_bit_generator", None) or getattr(value, "bit_generator", None)
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
     return isinstance(entropy, int) and entropy >= 2**64

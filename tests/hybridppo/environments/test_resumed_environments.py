@@ -596,6 +596,30 @@ def test_records_and_masked_arrays_are_replayed() -> None:
     assert [name.partition(" ")[0] for name in walk.hidden] == [".records", ".one", ".masked"]
 
 
+class Settings(dict[str, Any]):
+    """Entries are attributes; another one is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Unreadable:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("kind", [Settings, Unreadable])
+def test_objects_whose_attributes_raise_errors_of_their_own_end_no_training(kind: Any) -> None:
+    def make() -> Any:
+        env = Drawing()
+        env.settings = kind()  # type: ignore[attr-defined]
+        return env
+
+    environments = make_environments(make, 2)
+    environments.reset(1)
+    with contextlib.nullcontext() if kind is Settings else pytest.raises(EnvStateError, match="cannot be read"):
+        environments.state()
+
+
 class Counted(Helper):
     def __new__(cls, power: float) -> "Counted":
         return super().__new__(cls)

@@ -235,7 +235,7 @@ class Workers:
         self.on_loss: Callable[[int], None] = self._replaced.add
         """Called with the number of a worker that was lost and replaced."""
         self._env_seed = plan.env_seed
-        self.info_names, self.step_infos = options.info_metrics, options.step_infos
+        self.info_names, self.step_infos = template.info_names, options.step_infos
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
 

@@ -12,6 +12,7 @@ import numpy as np
 from hybridppo.environments.base import Outer
 from hybridppo.environments.checks import five_of, takes_seed, two_of
 from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.checks import as_numbers, require_finite
 from hybridppo.spaces.masks import MASK
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class OldInterface(Adapter, gym.Env[Any, Any]):
         if not isinstance(result, tuple) or len(result) != 4:
             return five_of(result)
         observation, reward, done, info = result
-        truncated = bool(info.get("TimeLimit.truncated", False))
+        truncated = isinstance(info, dict) and bool(info.get("TimeLimit.truncated", False))
         return observation, reward, done and not truncated, truncated, info
 
 
@@ -301,12 +302,13 @@ class WeightedRewards(gym.Wrapper[Any, Any, Any, Any]):
         """The five values of a step.
 
         Raises:
-            BadValueError: if there is another number of rewards than of weights.
+            BadValueError: if there is another number of rewards than of weights, or one is not finite.
         """
         observation, rewards, terminated, truncated, info = five_of(self.env.step(action))
-        array = np.asarray(rewards, np.float64)
+        array = as_numbers("its reward", rewards)
         if array.shape != self._weights.shape:
             what = f"reward_weights has {len(self._weights)} weights, and the environment's reward is {shown(rewards)}"
             raise BadValueError(f"{what}: give a weight for each number")
+        require_finite("its reward", array)
         own = {f"reward_{number}": float(value) for number, value in enumerate(array)}
         return observation, float(self._weights @ array), terminated, truncated, {**info, **own}

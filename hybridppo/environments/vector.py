@@ -354,9 +354,12 @@ class AsynchronousEnvironments(VectorEnvironments):
     def _received(self) -> Any:
         self._envs = given = np.flatnonzero(self.under_way)
         result = self.vector.recv()
-        envs = np.asarray(five_of(result, "an asynchronous vector")[4].get("env_id", ()), np.int64)
-        self.under_way[envs] = False
-        if envs.shape != self._one_each or np.count_nonzero(self.under_way) + self.batch_size != len(given):
+        infos = five_of(result, "an asynchronous vector")[4]
+        envs = np.asarray(infos.get("env_id", ()) if isinstance(infos, Mapping) else (), np.int64)
+        are_known = envs.shape == self._one_each and envs.min() >= 0 and envs.max() < self.num_envs
+        if are_known:
+            self.under_way[envs] = False
+        if not are_known or np.count_nonzero(self.under_way) + self.batch_size != len(given):
             what = f"recv must return {self.batch_size} of the environments that got actions, {given.tolist()}"
             raise BadValueError(f"{what}, and infos['env_id'] is {shown(envs)}")
         self._envs, self._num_steps = envs, int(self._steps.max())
@@ -394,5 +397,6 @@ def wrap(
         raise EnvError(f"{vector} declares {declared}: leave out autoreset_mode={autoreset_mode!r}")
     if not isinstance(mode, AutoresetMode):
         raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
-    is_asynchronous = getattr(vector, "batch_size", vector.num_envs) != vector.num_envs and hasattr(vector, "recv")
+    is_asynchronous = getattr(vector, "batch_size", vector.num_envs) != vector.num_envs
+    is_asynchronous = is_asynchronous and all(callable(getattr(vector, name, None)) for name in ("send", "recv"))
     return (AsynchronousEnvironments if is_asynchronous and in_parts else VectorEnvironments)(vector, mode, first)

@@ -203,12 +203,12 @@ def test_what_does_not_fit_is_refused() -> None:
             hybridppo.train(carts, total_steps=96, config=CONFIG, progress=False, **options)
 
 
-@pytest.mark.parametrize("envs", [[0, 0], [0, 3], [0]])
+@pytest.mark.parametrize("envs", [[0, 0], [0, 3], [0], [0, 4], [-4, 1], None])
 def test_environments_that_got_no_action_are_not_received(envs: Any) -> None:
     class Confused(InParts):
         def recv(self) -> Any:
             *step, infos = super().recv()
-            return *step, infos | {"env_id": np.array(envs)}
+            return *step, infos | {"env_id": np.array(envs)} if envs else None
 
     environments = wrap(Confused([CartPoleVectorEnv(1) for _ in range(4)], 2))
     assert isinstance(environments, AsynchronousEnvironments)

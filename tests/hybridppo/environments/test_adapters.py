@@ -75,7 +75,7 @@ class OfGym:
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        return SEEN, 1.0, self.steps == 5, {"TimeLimit.truncated": True} if self.steps == 5 else {}
+        return SEEN, 1.0, self.steps == 5, {"TimeLimit.truncated": True} if self.steps == 5 else None
 
 
 class Warehouse(Plain):
@@ -199,10 +199,24 @@ def test_several_rewards_are_weighed_and_measured(tmp_path: Path) -> None:
     assert (result.metrics["info/reward_0"], result.metrics["info/reward_1"]) == (1.0, -2.0)
     found = hybridppo.evaluate(tmp_path / "run", TwoGoals, episodes=2, progress=False)
     assert found.returns == (2.5, 2.5)
+    with_workers = train(TwoGoals, reward_weights=(1.0, 0.25), num_workers=1)
+    assert (with_workers.metrics["info/reward_0"], with_workers.metrics["info/reward_1"]) == (1.0, -2.0)
     resumed = hybridppo.resume(tmp_path / "run", total_steps=48, env=TwoGoals, progress=False)
     assert resumed.metrics["info/reward_1"] == -2.0
     with pytest.raises(EnvError, match=r"reward_weights has 1 weights, and the environment's reward is .*-2"):
         train(TwoGoals, reward_weights=(1.0,))
+    for given, message in (
+        ({"a": 1.0}, "not a number or an array of numbers"),
+        ([1.0, np.nan], r"its reward\[1\] is nan"),
+    ):
+
+        class Wrong(TwoGoals):
+            def step(self, action: Any, given: Any = given) -> Any:
+                observation, _, *others = super().step(action)
+                return observation, given, *others
+
+        with pytest.raises(EnvError, match=message):
+            train(Wrong, reward_weights=(1.0, 0.25))
     for wrong in (3, ("a",), (1.0, np.nan), (np.inf, 1.0)):
         with pytest.raises(ConfigurationError, match="reward_weights must be a tuple of finite numbers"):
             train(TwoGoals, reward_weights=wrong)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -597,7 +597,9 @@ class PolicyAgent:
         """
         kind = library_class(self)
         hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not Any}
-        needed = {name: hint for name, hint in hints.items() if isinstance(hint, type | UnionType)}
+        # On Python 3.10, dict[str, int] is a type, too, and isinstance refuses it.
+        plain = {name: hint for name, hint in hints.items() if get_origin(hint) in (None, UnionType)}
+        needed = {name: hint for name, hint in plain.items() if isinstance(hint, type | UnionType)}
         for name, value in vars(self).items():
             if hasattr(kind, name) or not isinstance(value, needed.get(name, object)):
                 mine = type(self).__name__

@@ -27,7 +27,10 @@ from hybridppo.system.seeds import seed_globals
 
 
 def environments_of(setup: dict[str, Any], envs: slice, seed: int) -> Environments:
-    """The environments of a worker, which have the spaces of those in the trainer; the arguments are as for `Worker`.
+    """The environments of a worker, which have the spaces of those in the trainer.
+
+    All parts of a process seed its global generators alike, so that these differ later only if environments draw from
+    them. The arguments are as for `Worker`, but `seed` is that of the process.
 
     Raises:
         EnvError: if they cannot be made, or have other spaces.
@@ -52,13 +55,15 @@ class Worker:
             `acting`; `distribution`; `memory`; the `layout` of a rollout.
         envs: the environments of this worker.
         seed: the seed of the first of them.
+        seed_of_process: the seed of the first environment of this process; None for `seed`.
 
     Raises:
         EnvError: if they cannot be made, or have other spaces.
     """
 
-    def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
-        self._environments, self._form = environments_of(setup, envs, seed), setup["form"]
+    def __init__(self, setup: dict[str, Any], envs: slice, seed: int, seed_of_process: int | None = None) -> None:
+        own = seed if seed_of_process is None else seed_of_process
+        self._environments, self._form = environments_of(setup, envs, own), setup["form"]
         self.asking: AskingActor | None = None
         """The actor that asks the trainer, if the worker does not act itself."""
         # An environment is a column of a rollout, or as many columns as it has agents.
@@ -165,7 +170,7 @@ def serving(setup: dict[str, Any], envs: slice, seed: int, arrays: SharedArrays,
     parts = setup["parts"][envs.start]
     with contextlib.ExitStack() as stack:
         workers = [
-            stack.enter_context(contextlib.closing(Worker(setup, part.envs, seed + part.envs.start - envs.start)))
+            stack.enter_context(contextlib.closing(Worker(setup, part.envs, seed + part.envs.start - envs.start, seed)))
             for part in parts
         ]
         of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["layout"]} for i in range(setup["num_buffers"])]

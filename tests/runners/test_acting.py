@@ -138,6 +138,9 @@ def test_a_rollout_that_is_stopped_goes_on_where_both_halves_of_a_worker_are() -
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     expected = values_of(train(num_workers=2))
     train(num_workers=2, run_dir=tmp_path / "run", total_steps=SMALL.batch_size)
+    states = [path.read_text() for path in (tmp_path / "run" / "checkpoints").glob("*/state.json")]
+    assert states
+    assert not any('"globals"' in state for state in states)  # the environment draws from its own generator
     resumed = hybridppo.resume(tmp_path / "run", total_steps=3 * SMALL.batch_size, num_workers=2, progress=False)
     assert torch.equal(values_of(resumed), expected)
 

@@ -34,6 +34,8 @@ class RayWorker:
     def __init__(self) -> None:
         self.flag = bytearray(1)
         """Set to 1 to stop what is being filled."""
+        self.stops = 0
+        """The number of the trainer's last request to stop."""
 
     def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> tuple[str, str]:
         """Make the environments; return the version of the library, and the process for messages."""
@@ -59,8 +61,9 @@ class RayWorker:
         return int(self.heartbeat[0])
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def stop(self) -> None:
-        """Stop what is being filled before its next step."""
+    def stop(self, number: int) -> None:
+        """Stop what is being filled before its next step, and what waits to be filled."""
+        self.stops = number
         self.flag[0] = 1
 
     def close(self) -> None:
@@ -129,14 +132,16 @@ class RemoteSampler(RayWorker):
         Args:
             kind: "fill", or as in `Worker.answer`.
             value: the number of the buffer; the first row, and the row after the last, None for the whole rollout
-                unless it is stopped; the version and the parameters of the actor in one array; and the noise from the
-                first row on, or None for the noise from before.
+                unless it is stopped; the number of requests to stop before this message; the version and the parameters
+                of the actor in one array; and the noise from the first row on, or None for the noise from before.
         """
         if kind != "fill":
             self.seconds = 0.0
             return [self._worker.answer(kind, arguments) for arguments in value]
-        turn, first, end, version, flat, noise = value
+        turn, first, end, stops, version, flat, noise = value
         self.flag[0] = 0
+        if self.stops > stops:  # since it was asked for, perhaps in this moment
+            self.flag[0] = 1
         if noise is not None:
             self._buffer.noise[self._distribution.noise_row(first) :] = noise
         parameters, stop = parameters_of(flat, self._shapes), self.flag if end is None else NEVER

@@ -136,6 +136,8 @@ class RayPool(Pool):
         """References to pending answers, in order."""
         self._rows: dict[int, int] = {}
         """The last known progress of the actors with pending answers."""
+        self._stops = 0
+        """The number of requests to stop."""
         self._asked: dict[int, float] = {}
         """The time of the last question to each actor about its progress."""
 
@@ -252,8 +254,9 @@ class RayPool(Pool):
         self._actors = {}
 
     def _stop_all(self) -> None:
-        """Stop what actors fill, and wait until they know it: what they begin later is not stopped."""
-        refs = [actor.stop.remote() for actor in self._actors.values()]
+        """Stop what actors were asked to fill, and wait until they know it: what they are asked later goes on."""
+        self._stops += 1
+        refs = [actor.stop.remote(self._stops) for actor in self._actors.values()]
         ray.wait(refs, num_returns=len(refs), timeout=SECONDS_BETWEEN_QUESTIONS)
 
 
@@ -430,7 +433,7 @@ class RaySamplers(RayPool, Transport):
         if end is None:
             row = self._work.setup["distribution"].noise_row(first)
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._work.columns[worker]])
-        self.ask(worker, "fill", (turn, first, end, self._version, self._parameters, noise))
+        self.ask(worker, "fill", (turn, first, end, self._stops, self._version, self._parameters, noise))
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
         if self.stop[0] and not self._has_stopped:

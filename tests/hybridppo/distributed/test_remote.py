@@ -31,9 +31,9 @@ class CapturedError(Exception):
     """Carries what would be needed to start workers."""
 
 
-def fill(remote: RemoteSampler, flat: Any, first: int, end: int | None, noise: Any) -> Any:
+def fill(remote: RemoteSampler, flat: Any, first: int, end: int | None, noise: Any, stops: int = 0) -> Any:
     """The number of rows that are filled, and the new ones."""
-    answer, seconds = remote.ask("fill", (1, first, end, 7, flat, noise))
+    answer, seconds = remote.ask("fill", (1, first, end, stops, 7, flat, noise))
     assert (answer.turn, answer.first, answer.filled.version) == (1, first, 7)
     assert seconds >= 0.0
     return answer.filled.rows, answer.arrays
@@ -83,7 +83,7 @@ def test_a_stop_ends_what_is_being_filled_and_not_a_part_with_an_end(
     def stopping(actions: Any) -> Any:
         steps.append(1)
         if len(steps) in (2, 4):
-            remote.stop()
+            remote.stop(remote.stops + 1)
         return step(actions)
 
     monkeypatch.setattr(remote._worker._environments, "step", stopping)
@@ -92,9 +92,18 @@ def test_a_stop_ends_what_is_being_filled_and_not_a_part_with_an_end(
     assert filled == 5
     assert rows["rewards"].shape == (3, 2)
     # The stop of a part before stops nothing that was begun after it.
-    filled, rows = fill(remote, flat, 5, None, noise[5:])
+    filled, rows = fill(remote, flat, 5, None, noise[5:], stops=2)
     assert filled == STEPS
     assert rows["observations"].shape == (STEPS - 5 + 1, 2, 4)
+
+
+def test_a_stop_also_ends_what_is_not_begun_yet(share: Any) -> None:
+    remote, flat, noise = share
+    remote.stop(1)
+    filled, rows = fill(remote, flat, 0, None, noise)
+    assert filled == 0
+    assert rows.keys() == {"noise"}
+    assert fill(remote, flat, 0, None, noise, stops=1)[0] == STEPS
 
 
 def test_only_new_rows_are_sent() -> None:

@@ -75,7 +75,6 @@ class AskingActor:
     def __init__(self, arrays: dict[str, Array], ask: Callable[[bool], object], wait: Callable[[], object]) -> None:
         self._arrays, self._ask, self.wait = arrays, ask, wait
         self._is_new = False
-        self.version = 0
         self.perturbation = arrays["perturbation"]
 
     def __call__(self, observations: Array) -> Array:

@@ -75,10 +75,7 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    if not placement.max_lag:
-        thread = None
-    elif thread is None:
-        thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
+    thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if placement.max_lag else None
     num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
     plan = RolloutPlan(
         agent.exploration if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -93,21 +93,6 @@ class RecordedRows:
 
 
 WORD = 2**32
-
-
-class ActorOnDevice(Protocol):
-    """An actor that takes observations on its device, see `TorchActor`."""
-
-    version: int
-
-    def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, *row] -> [N, outputs]`."""
-
-    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
-
-    def addresses(self) -> list[int]:
-        """The addresses of its parameters and buffers."""
 
 
 class TensorStatistics(EpisodeStatistics):
@@ -237,7 +222,7 @@ class BaseDeviceSampler(Sampler):
         raise NotImplementedError
 
     def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
-        self._actor = cast(ActorOnDevice, actor)
+        self._actor: Any = actor  # a `TorchActor`, or another that takes tensors
 
     def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
         start = time.perf_counter()
@@ -305,8 +290,6 @@ class BaseDeviceSampler(Sampler):
     def _refuse_numbers(self) -> None:
         """Raise an error that names the first number that is not finite."""
         raise NotImplementedError
-
-    # Checkpoints
 
 
 class DeviceSampler(BaseDeviceSampler):

@@ -321,9 +321,9 @@ class EpisodeMemory:
         self._state[envs] = actor.state
         return outputs
 
-    def note_ends(self, envs: Array, ended: Array) -> None:
+    def note_ends(self, envs: Array | slice, ended: Array) -> None:
         """Note which episodes of some environments, `[n]`, have ended in their last step."""
-        if self._skips_row_after_end:
+        if self._skips_row_after_end:  # the next row has the final observation and still belongs to the episode
             self._starts[envs], self._resetting[envs] = self._resetting[envs], ended
         else:
             self._starts[envs] = ended
@@ -353,10 +353,8 @@ class EpisodeMemory:
                 states[sequence[begins], begins] = self._before[begins]
             self._acted += ~waiting
             self._starts = ended | (self._starts & waiting)
-        elif self._skips_row_after_end:  # the next row has the final observation and still belongs to the episode
-            self._starts, self._resetting = self._resetting, ended.copy()
         else:
-            self._starts = ended.copy()
+            self.note_ends(slice(None), ended)
         for env in restarted:
             self._starts[env], self._resetting[env] = True, False
 

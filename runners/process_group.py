@@ -281,8 +281,7 @@ class ProcessGroup(SingleProcess):
 
     def report(self, error: BaseException) -> None:
         """Report to the others why this process ends."""
-        with contextlib.suppress(RuntimeError):  # no other process is left
-            report(self._store, self.rank, error)
+        report(self._store, self.rank, error)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
@@ -346,8 +345,9 @@ class ProcessGroup(SingleProcess):
 
 def report(store: Store, rank: int, error: BaseException) -> None:
     """Report to the other processes why one ends."""
-    if not store.check([f"ended/{rank}"]):
-        store.set(f"ended/{rank}", text_of_failure(error))
+    with contextlib.suppress(RuntimeError):  # the store is lost, or no other process is left
+        if not store.check([f"ended/{rank}"]):
+            store.set(f"ended/{rank}", text_of_failure(error))
 
 
 def host_copy(tensor: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class OnPolicyData:
     def copying(self) -> float:
         """The seconds of copies so far that are not part of sampling; ahead, copies of single steps are part of it."""
         counters = self._placement.counters
-        return counters.seconds_between_rollouts if self._max_lag else counters.seconds_copying
+        return counters.seconds_copying - (counters.seconds_crossing if self._max_lag else 0.0)
 
     def go_on(self) -> None:
         """Continue a paused rollout that comes after the present one."""

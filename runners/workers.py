@@ -74,10 +74,6 @@ class Work:
     acting: Layout | None = None
     """The arrays by which workers ask the trainer to act (`acting.py`); None if they act themselves."""
 
-    def allocate(self) -> Rollout:
-        """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
-        return Rollout.in_memory(self.setup["layout"], self.pin_for)
-
 
 FEWEST_ROLLOUTS = 5
 """Rollouts before the first warning, because the first ones load and compile."""

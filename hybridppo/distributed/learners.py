@@ -135,8 +135,7 @@ class MultiLearnerStrategy(Strategy):
                 has_ended=lambda rank: rank in self._processes and self._processes[rank].poll() is not None,
             )  # fmt: skip
         except BaseException as error:
-            with contextlib.suppress(RuntimeError):  # the store is lost
-                report(store, self.rank, error)
+            report(store, self.rank, error)
             raise
 
     @property

@@ -25,6 +25,7 @@ from hybridppo.environments.packages import to_send
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.sub_environments import STEPS_TO_RECOVER
 from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
+from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.filling import Flag
 from hybridppo.runners.processes import SECONDS_TO_CLOSE, Pool, WorkerLostError
 from hybridppo.runners.workers import Transport, Work, divided, states_of_workers
@@ -417,7 +418,7 @@ class RaySamplers(RayPool, Transport):
 
     def __init__(self, work: Work) -> None:
         super().__init__(RemoteSampler, "sampler", work.shares, work.setup)
-        self.buffers = [work.allocate() for _ in range(work.num_buffers)]
+        self.buffers = [Rollout.in_memory(work.setup["layout"], work.pin_for) for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
         self._work, self._has_stopped = work, False
         self._version, self._parameters = -1, np.empty(0, np.float32)

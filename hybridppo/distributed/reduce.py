@@ -6,7 +6,7 @@ the order of the shards, so the result depends on the number of shards, but not 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import repeat
 from typing import Any
 
@@ -94,9 +94,9 @@ class ShardedUpdate(Exchange):
             torch.mul(statistics, weight, out=rows[i][size:])
         assert rows is not None
         if self._in_order:
-            total = _sum_in_order(self.gather(rows))
+            total = reduce(torch.add, self.gather(rows))  # from the first to the last
         else:
-            total = _sum_in_order(rows)
+            total = reduce(torch.add, rows)
             self._group.all_reduce(total)
         gradient.copy_(total[:size])
         return total[size:].clone()
@@ -183,11 +183,3 @@ class ShardedBatch:
 def _sizes(length: int, count: int) -> list[int]:
     """The sizes of this many minibatches, which differ by at most one."""
     return [(i + 1) * length // count - i * length // count for i in range(count)]
-
-
-def _sum_in_order(rows: Tensor) -> Tensor:
-    """The sum of rows from the first to the last."""
-    found = rows[0]
-    for row in rows[1:]:
-        found = found + row
-    return found

@@ -47,11 +47,6 @@ class Counters:
             if within_rollout:
                 self.seconds_crossing += seconds
 
-    @property
-    def seconds_between_rollouts(self) -> float:
-        """The seconds of publishes and of copies of rollouts to the learner."""
-        return self.seconds_copying - self.seconds_crossing
-
 
 def available_device(device: str | torch.device) -> torch.device:
     """The device, if this machine has it; "cuda" becomes the current CUDA device with its number, and "cpu:0" the CPU.

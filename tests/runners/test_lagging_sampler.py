@@ -134,7 +134,7 @@ class Scripted(Transport):
     def __init__(self, work: Work) -> None:
         super().__init__("worker", work.shares, work.setup["options"])
         self.work = work
-        self.buffers = [work.allocate() for _ in range(work.num_buffers)]
+        self.buffers = [Rollout.in_memory(work.setup["layout"], work.pin_for) for _ in range(work.num_buffers)]
         self.stop = bytearray(1)
         self._served: dict[int, Worker] = {}
         self._asked: dict[int, deque[Any]] = {}

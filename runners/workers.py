@@ -291,7 +291,8 @@ class Workers:
         self._drop_lost(buffer, self._first, filled)
         for worker in kept:
             self.pool.end_row(worker)
-        self._slowest.add(seconds)
+        if self.pool.acting is None:  # else their seconds have the waits for this process
+            self._slowest.add(seconds)
         self.seconds = max(seconds)
         finals = [
             (step, self.columns[worker].start + env, observation)

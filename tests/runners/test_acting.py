@@ -1,5 +1,6 @@
 """Workers that only step: the main process acts for them, with any network, and for half of them at a time."""
 
+import logging
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -25,6 +26,7 @@ from hybridppo.runners.acting import Acting, AskingActor, parts_of
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.filling import in_turn
 from hybridppo.runners.processes import ASKS, WorkerLostError
+from hybridppo.runners.workers import SlowestWorker
 from hybridppo.system.signals import Stopped
 
 SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), layer_norm=True)
@@ -58,10 +60,14 @@ def test_the_result_is_that_of_one_process(way: str, num_workers: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_main_process_acts_in_a_thread_while_it_learns() -> None:
+def test_the_main_process_acts_in_a_thread_while_it_learns(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlowestWorker, "add", lambda *each: logging.getLogger("hybridppo").warning("slow"))
     placement, config = Mirrored("cpu", "cpu", max_lag=1), replace(SMALL, num_envs=1, num_minibatches=1)
     expected, found = (values_of(train(config, placement=placement, num_workers=number)) for number in (0, 1))
     assert torch.equal(found, expected)  # the actor is called with the same rows
+    assert "slow" not in caplog.text  # the seconds of workers that ask have their waits for this process
 
 
 def test_one_thread_acts_for_all_shards_of_a_process() -> None:

@@ -115,6 +115,8 @@ def read_config(path: str | os.PathLike[str], env_id: str | None = None, agent: 
     sections = {name: own for name, own in content.items() if name not in every and isinstance(own, dict)}
     values = {name: value for name, value in content.items() if name not in sections}
     env_id = values.get("env", next(iter(sections)) if len(sections) == 1 else None) if env_id is None else env_id
+    if not isinstance(env_id, str | None):
+        raise ConfigurationError(f"{file}: env must be an id, or a function as module:function, got {shown(env_id)}")
     if sections and not values and env_id not in sections:
         raise ConfigurationError(
             f"{file} has options for {', '.join(sections)}, and none for {shown(env_id)}: add some"

@@ -223,8 +223,8 @@ def train(
             `checkpoint_seconds`.
         keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return. None: all.
         distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
-            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
-            fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
+            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS; over Ray coarse:SAMPLERS, fine:WORKERS, environments:WORKERS,
+            central:LEARNERS:MAX_LAG. The numbers after the first may be left out.
         address: Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address,
             the variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine.
         self_play: Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The learner
@@ -237,9 +237,9 @@ def train(
         on_env_error: If an environment fails, returns invalid values, or its worker process dies: raise an error; or
             restart it, drop its unfinished episode, and count that in the metric env_restarts.
         worker_timeout: Seconds without a step after which a worker process counts as hung.
-        env_kwargs: Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command
-            line, a JSON object. In Python, values may be any objects. To resume a run whose arguments JSON cannot hold,
-            pass env=..., a function that makes the environment with these arguments.
+        env_kwargs: Keyword arguments for gymnasium.make, EnvPool, or the function that makes the environment. On the
+            command line, a JSON object. In Python, values may be any objects. To resume a run whose arguments JSON
+            cannot hold, pass env=..., a function that makes the environment with these arguments.
         imports: Modules that register environments, to import first, with commas between them. An id such as
             module:Env-v0 imports its module anyway.
         action_masks: Choose only actions that the environment allows, by info["action_mask"] of every reset and step.
@@ -412,8 +412,8 @@ def resume(
             `checkpoint_seconds`.
         keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return. None: all.
         distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
-            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
-            fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
+            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS; over Ray coarse:SAMPLERS, fine:WORKERS, environments:WORKERS,
+            central:LEARNERS:MAX_LAG. The numbers after the first may be left out.
         address: Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address,
             the variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine.
         env_threads: Threads that step compiled environments; their number does not change the result.

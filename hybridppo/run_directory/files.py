@@ -251,23 +251,26 @@ def append(path: Path, value: dict[str, Any]) -> None:
 def truncate_after(path: Path, iteration: int) -> int:
     """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk.
 
+    Lines are read from the end: the first ones of a long run would take seconds.
+
     Returns:
         How many lines are left.
     """
     found = plain_file(path)
     if found is None:
         return 0
+    data = path.read_bytes()
     if found.st_nlink > 1:  # a hard link, as a backup may be, whose other names keep all lines
-        replace_synced(path, path.read_bytes())
-    kept = end = position = 0
-    with path.open("r+b") as file:
-        for number, line in enumerate(file, 1):
-            position += len(line)
-            if line.endswith(b"\n") and _iteration_of(line) <= iteration:
-                kept, end = number, position
-        if end < position:
-            file.truncate(end)
-    return kept
+        replace_synced(path, data)
+    end = data.rfind(b"\n") + 1  # the rest was cut short by a crash
+    while end > 0:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        if _iteration_of(data[start:end]) <= iteration:
+            break
+        end = start
+    if end < len(data):
+        os.truncate(path, end)
+    return data.count(b"\n", 0, end)
 
 
 def _iteration_of(line: bytes) -> float:

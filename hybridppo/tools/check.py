@@ -181,7 +181,7 @@ def check_env(
             environments.
     """
     steps, seed = require_whole("steps", steps), require_whole("seed", seed, 0, below=2**128)
-    require_seconds("seconds", seconds)
+    seconds = require_seconds("seconds", seconds)
     begun = time.perf_counter()
     import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))

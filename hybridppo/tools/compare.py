@@ -10,13 +10,14 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.registry import agent_class
 from hybridppo.auto.auto import MARGIN, Limits, limits_of, reasons_against
 from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, HybridPPOError, shown_error
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown, shown_error
 from hybridppo.system.messages import markdown_table
-from hybridppo.system.validation import require_bools, require_seconds, require_whole
+from hybridppo.system.validation import is_number, require_bools, require_whole
 
 
 def compare_placements(
@@ -52,9 +53,12 @@ def compare_placements(
         ConfigurationError: if no training works, or an argument is invalid.
     """
     require_bools(progress=progress)
-    require_seconds("seconds", seconds)
+    if not (is_number(seconds) and seconds >= 0.0):  # an infinite number would never end
+        raise ConfigurationError(f"seconds must be a finite number of at least 0, got {shown(seconds)}")
     total_steps = require_whole("total_steps", total_steps)
+    num_workers = None if num_workers is None else require_whole("num_workers", num_workers, 0)
     config = config if config is not None else PPOConfig()
+    agent_class(config)  # refuses what is no configuration
     training = Training(env, config, options if options is not None else EnvironmentOptions())
     with closing(make_environments(env, config.num_envs, training.options)) as environments:  # an error is raised now
         limits = limits_of(training, environments, total_steps=total_steps, num_workers=num_workers)

@@ -136,6 +136,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my.json").write_text('{"gamma": 0.5, "gamma": 0.6}')
     with pytest.raises(ConfigurationError, match="cannot be read: 'gamma' comes twice"):
         read_config(tmp_path / "my.json")
+    (tmp_path / "my.json").write_text('{"env": ["a"]}')
+    with pytest.raises(ConfigurationError, match=r"env must be an id, or a function as module:function, got \['a'\]"):
+        read_config(tmp_path / "my.json")
     (tmp_path / "my.json").write_text("[1]")
     with pytest.raises(ConfigurationError, match=r"must hold options by name, as num_envs: 8, got \[1\]"):
         read_config(tmp_path / "my.json")

@@ -231,8 +231,10 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_an_argument_a_flag_and_a_line_of_the_configuration(name: str, run_dir: Path) -> None:
-    assert name in inspect.signature(hybridppo.train).parameters
-    assert f"{name}: " in (hybridppo.train.__doc__ or "")
+    words = {field: text for group in GROUPS for field, text in helps(group).items()}
+    for function in (hybridppo.train, *([hybridppo.resume] if name in changeable_names() else [])):
+        assert name in inspect.signature(function).parameters
+        assert f"{name}: {words[name]}" in " ".join((function.__doc__ or "").split())
     assert json.loads((run_dir / "config.json").read_text())[name] == json.loads(json.dumps(SOME[name]))
     assert re.search(rf"--{name.replace('_', '-')}[ ,]", help_of_train())
 

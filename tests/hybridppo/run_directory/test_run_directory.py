@@ -1,5 +1,7 @@
 """Run directories: their contents, and what is never overwritten."""
 
+import contextlib
+import json
 import math
 import shutil
 import sys
@@ -11,6 +13,7 @@ from run_files import lines_of
 
 import hybridppo
 from hybridppo.errors import RunDirectoryError
+from hybridppo.run_directory import files
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 
@@ -84,6 +87,19 @@ def test_rewinding_drops_what_comes_after(tmp_path: Path) -> None:
     run.rewind(iteration=3, env_steps=300)
     run.log({"iteration": 4})
     assert [line["iteration"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_the_last_line_is_written_again_without_reading_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(files, "_iteration_of", lambda line: (read.append(line), json.loads(line)["iteration"])[1])
+    with contextlib.closing(RunDirectory.create(tmp_path, {})) as run:
+        for iteration in range(1, 101):
+            run.log({"iteration": iteration})
+        run.log_again(100, {"iteration": 100, "more": 1.0})
+    assert lines_of(tmp_path)[-2:] == [{"iteration": 99}, {"iteration": 100, "more": 1.0}]
+    assert len(read) == 2
 
 
 def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:

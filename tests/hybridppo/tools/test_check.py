@@ -262,6 +262,12 @@ def test_the_time_limit_is_one_of_everything(
     assert (clock.now > 0.5 * steps) == repeats
 
 
+def test_there_may_be_no_time_limit() -> None:
+    report = hybridppo.check_env(Walk, seconds=None, steps=9)  # type: ignore[arg-type]
+    assert report.is_usable
+    assert report.steps == 9
+
+
 def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:
     class Beginning(Walk):
         observation_space: Any = Box(0.0, 9.0, (1,))

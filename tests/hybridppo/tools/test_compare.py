@@ -1,5 +1,7 @@
 """The comparison of placements."""
 
+from typing import Any
+
 import pytest
 from ppo_settings import ppo_config
 
@@ -95,6 +97,21 @@ def test_a_placement_that_fails_is_left_out_and_all_are_an_error(monkeypatch: py
     made_up(monkeypatch, dict.fromkeys(("cpu", "cpu, 2 workers", "overlap, 1 worker"), -1.0))
     with pytest.raises(ConfigurationError, match="nothing could be measured: cpu: RuntimeError: out of memory"):
         hybridppo.compare_placements(ENV, CONFIG, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"seconds": float("inf")}, "seconds must be a finite number of at least 0, got inf"),
+        ({"seconds": None}, "seconds must be a finite number of at least 0, got None"),
+        ({"num_workers": -1}, "num_workers must be a whole number of at least 0, got -1"),
+        ({"config": {"gamma": 0.9}}, "config must be one of PPOConfig"),
+    ],
+    ids=str,
+)
+def test_an_invalid_argument_is_refused_before_anything_is_measured(argument: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.compare_placements(ENV, **{"config": CONFIG, "progress": False, **argument})
 
 
 def test_the_command_measures_and_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,18 +167,24 @@ def environments_for(
     Raises:
         EnvError: if they cannot be made, or have other spaces than the agent, or others than its agents.
     """
-    own = replace(
-        EnvironmentOptions() if options is None else options,
-        action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
-        frame_stack=num_frames_of(agent.observation_space),
-        max_items=max_items_of(agent.observation_space),
-    )
+    own = options_for(agent, EnvironmentOptions() if options is None else options)
     with contextlib.ExitStack() as stack:
-        environments = made_for(agent, env, num_envs, for_critics(own, critics_see(agent.config)), own_number=True)
+        environments = made_for(agent, env, num_envs, own, own_number=True)
         stack.callback(environments.close)
         agent.config.require_agents(environments.agents, EnvError)
         stack.pop_all()
     return environments
+
+
+def options_for(agent: AnyAgent, options: EnvironmentOptions) -> EnvironmentOptions:
+    """The options with which environments give masks, frames, items and the observations of critics as in training."""
+    own = replace(
+        options,
+        action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
+        frame_stack=num_frames_of(agent.observation_space),
+        max_items=max_items_of(agent.observation_space),
+    )
+    return for_critics(own, critics_see(agent.config))
 
 
 def evaluate(

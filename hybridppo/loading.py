@@ -76,9 +76,7 @@ def load(
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
     saved = SavedAgent.read(run_dir, checkpoint)
-    parts: dict[str, Any] = {"networks": networks, "action_distribution": action_distribution}
-    require_own(saved.own, **parts, **({} if modules is None else {"modules": modules}))
-    return saved.made(agent, **parts, modules=modules)
+    return saved.made(agent, networks=networks, action_distribution=action_distribution, modules=modules)
 
 
 def is_agent_file(path: Path) -> bool:
@@ -108,9 +106,8 @@ def load_policies(
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
     saved = SavedAgent.read(run_dir, checkpoint)
-    parts: dict[str, Any] = {"networks": networks, "action_distribution": action_distribution}
-    require_own(saved.own, **parts)
-    return agents_by_policy(saved.made(agent, **parts), saved.policy)
+    made = saved.made(agent, networks=networks, action_distribution=action_distribution)
+    return agents_by_policy(made, saved.policy)
 
 
 @dataclass(frozen=True)
@@ -160,10 +157,11 @@ class SavedAgent:
         """The agent, with its own parts. Without its modules, it can act and not learn.
 
         Raises:
-            CheckpointError: if its tensors do not fit.
+            CheckpointError: if its tensors do not fit, or a part is given that it does not have.
+            RunDirectoryError: if a part is missing.
         """
-        if agent is None:
-            require_own(self.own, agent=agent)
+        needed = parts if agent is not None else {**parts, "agent": None}
+        require_own(self.own, **{name: part for name, part in needed.items() if name != "modules" or part is not None})
         made = new_agent(self, agent, seed=self.seed, **parts)
         tensors = self.tensors
         if parts.get("modules") is None and "modules" in self.own:

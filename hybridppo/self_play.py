@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -13,14 +13,14 @@ import numpy as np
 
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
-from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distributions.base import Drawing
 from hybridppo.environments.base import Steering
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.options import EnvironmentOptions, EnvSource, SelfPlayOptions, for_critics
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.self_play_game import Opponent
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
-from hybridppo.evaluation import acting, require_names
+from hybridppo.evaluation import acting, options_for, require_names
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
 from hybridppo.reporting.callbacks import Callback, TrainingRun
@@ -32,7 +32,6 @@ from hybridppo.runners.runner import Runner
 from hybridppo.settings import RunOptions, SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import each_of
-from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
@@ -162,10 +161,8 @@ def _score(
     agent: PPO, other: PPO, env: EnvSource, options: EnvironmentOptions, games: int, num_envs: int, seed: int
 ) -> float:
     """The mean score of an agent in games against another."""
-    masks = isinstance(agent.observation_space, MaskedObservation)
     against = opponent(other)
-    own = for_critics(replace(options, action_masks=masks), critics_see(agent.config))
-    options = SelfPlayOptions(**vars(own), opponent_of=lambda path: against)
+    options = SelfPlayOptions(**vars(options_for(agent, options)), opponent_of=lambda path: against)
     with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
         environments.steer(Steering("self_play", "set_opponents", [{"": {"snapshots": ["other"], "weights": [1.0]}}]))

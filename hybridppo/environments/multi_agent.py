@@ -414,12 +414,9 @@ class TurnBasedEnvironment(MultiAgentEnvironment):
         super()._fill_for_critics(seen)
 
 
-def multi_agent_environment(
-    env: Any, action_masks: bool, critic_observes: ObservesOfAgents, keeps_finals: bool
-) -> MultiAgentEnvironment:
-    """An environment as rows."""
-    kind = TurnBasedEnvironment if takes_turns(env) else ParallelEnvironment
-    return kind(env, action_masks, critic_observes, keeps_finals)
+def multi_agent_environment(env: Any, *options: Any) -> MultiAgentEnvironment:
+    """An environment as rows; the options are those of `MultiAgentEnvironment`."""
+    return (TurnBasedEnvironment if takes_turns(env) else ParallelEnvironment)(env, *options)
 
 
 def _within_wrappers(env: Any) -> Any:

@@ -162,9 +162,8 @@ def for_agents(options: EnvironmentOptions, agents: Sequence[str]) -> Environmen
     """The options for an environment with these agents, in a form that a file can hold."""
     if not isinstance(options, CriticsOptions) or not callable(options.critic_observes):
         return options
-    return replace(
-        options, critic_observes=dict(zip(agents, each_observes(options.critic_observes, agents), strict=True))
-    )
+    observes = dict(zip(agents, each_observes(options.critic_observes, agents), strict=True))
+    return replace(options, critic_observes=observes)
 
 
 def is_held_by_json(value: Any) -> bool:

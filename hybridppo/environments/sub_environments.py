@@ -373,10 +373,8 @@ class SubEnvironments(Environments):
             env = self.sub_environments[i].env
             is_terminated, is_truncated, self._present[i] = env.terminated, env.truncated, env.present
         else:
-            is_terminated, is_truncated = (
-                as_flag("its terminated", is_terminated),
-                as_flag("its truncated", is_truncated),
-            )
+            is_terminated = as_flag("its terminated", is_terminated)
+            is_truncated = as_flag("its truncated", is_truncated)
         self._terminated[i], self._truncated[i] = is_terminated, is_truncated
 
     def _finals_of(self, i: int) -> Sequence[tuple[int, Array]]:

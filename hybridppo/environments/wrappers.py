@@ -83,7 +83,7 @@ class RowMaker:
             return self._own.one(observation), None
         mask = info.get(MASK) if isinstance(info, (dict, Mapping)) else None
         if mask is not None:
-            numbers = space.mask_row(mask)
+            numbers = space.choices.flat_mask(mask)
         elif has_ended:
             numbers = np.zeros(space.num_actions, np.float32)
         else:
@@ -179,8 +179,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
     def _checked(self, observation: Any) -> Any:
         array = np.array(observation)  # a copy: the environment may reuse its array
-        if array.shape != self._space.frame.shape:
-            shape = self._space.frame.shape
+        if array.shape != (shape := self._space.frame.shape):
             raise BadValueError(f"its observation is of shape {array.shape}, and its space has {shape}")
         return array
 

@@ -60,10 +60,11 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
         action = action if isinstance(action, gym.Space) else gym.spaces.Discrete(action)
         self._encode = encode = ObservationEncoder(observation)
         try:
-            self._choices = kind_of(action)
+            self.choices = kind_of(action)
+            """The kind of the actions, which flattens masks."""
         except UnsupportedSpaceError as error:
             raise unsupported("action", action, error, REMEDY) from None
-        parts = self._choices.mask_parts
+        parts = self.choices.mask_parts
         if not parts:
             raise EnvError(
                 "action_masks=True needs a Discrete action space, or another with choices (MultiDiscrete, "
@@ -93,7 +94,7 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
     @property
     def mask_sizes(self) -> list[int]:
         """Number of options of each choice."""
-        return [size for _, size in self._choices.mask_parts]
+        return [size for _, size in self.choices.mask_parts]
 
     def row(self, observation: Any, mask: Any) -> Array:
         """The row of an observation and its mask, which has the form that `action_space.sample(mask)` takes.
@@ -101,7 +102,7 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
         Raises:
             BadValueError: if either does not fit its space.
         """
-        return self.joined(observation, self._choices.flat_mask(mask))
+        return self.joined(observation, self.choices.flat_mask(mask))
 
     def rows(self, observations: Any, masks: Sequence[Any]) -> Array:
         """Rows `[N, *row]` of a batch of observations, as gymnasium's vectors give it, and the mask of each.
@@ -112,14 +113,6 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
         self._encode.check_shapes(observations, len(masks))
         pairs = zip(self._encode.each(observations), masks, strict=True)
         return np.stack([self.row(observation, mask) for observation, mask in pairs])
-
-    def mask_row(self, mask: Any) -> Array:
-        """The mask of a row, `[n]`.
-
-        Raises:
-            BadValueError: if the mask does not fit the action space.
-        """
-        return self._choices.flat_mask(mask)
 
     def joined(self, observation: Any, mask: Array) -> Array:
         """The row of an observation and the numbers of a mask, `[n]`."""
@@ -148,7 +141,7 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
             return
         allowed = np.add.reduceat(mask, self._starts)
         if not allowed.all():
-            name = self._choices.mask_parts[int(allowed.argmin())][0]
+            name = self.choices.mask_parts[int(allowed.argmin())][0]
             where = f" for {name}" if name else ""
             raise BadValueError(f"its action mask allows no action{where}, and the episode has not ended")
 

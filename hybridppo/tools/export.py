@@ -155,7 +155,7 @@ class TorchPolicy(nn.Module):
             leaf.checked(reduce(getitem, path, observation))[None].astype(_dtype(leaf)) for leaf, path in self.parts
         ]
         if self._masked is not None:
-            arrays.append(self._masked.mask_row(action_mask)[None].astype(np.int8))
+            arrays.append(self._masked.choices.flat_mask(action_mask)[None].astype(np.int8))
         if self.state_size:
             arrays.append(np.zeros((1, self.state_size), np.float32) if state is None else state)
         return dict(zip(self.input_names, arrays, strict=True))

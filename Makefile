@@ -3,7 +3,8 @@
 # make lint     style, docstrings, types, plain English, and the number of lines and files
 # make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device (options: make gpu ARGS="-k resume --last-failed")
-# make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt
+# make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt (the oldest
+#               Python: make oldest PYTHON=python3.10)
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make notebooks  run the notebooks, and store their outputs in them (options: make notebooks ARGS="01 06")
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")

@@ -17,7 +17,7 @@ from hybridppo.spaces.arrays import Array
 
 def fill_as_ready(
     environments: AsynchronousEnvironments, distribution: Distribution, memory: Any, buffer: Rollout, actor: Any,
-    stop: Any, first: int, end: int,
+    stop: Any, first: int, end: int, heartbeat: Any,
 ) -> tuple[int, FinalObservations]:  # fmt: skip
     """As `Stepper.fill`: act for environments as they are ready, until all have filled their rows `first` to `end`.
 
@@ -53,6 +53,7 @@ def fill_as_ready(
             if memory is not None:
                 memory.note_ends(envs, terminated | truncated)
             rows[envs] += 1
+            heartbeat[0] = int(rows.min())
         else:
             break
     environments.check_rewards(buffer.rewards[first:end])

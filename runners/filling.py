@@ -465,7 +465,7 @@ class Stepper:
             if compiled is not None:
                 filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
             elif isinstance(environments, AsynchronousEnvironments):
-                how = self._distribution, self._memory, buffer, actor, stop, first, end
+                how = self._distribution, self._memory, buffer, actor, stop, first, end, self.heartbeat
                 filled, finals = fill_as_ready(environments, *how)
             else:
                 filled, finals = yield from self._fill_rows(buffer, actor, stop, first, end, num_episodes, pauses)

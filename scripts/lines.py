@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 28_274
-MOST_FILES = 174
+MOST_LINES = 28_271
+MOST_FILES = 173
 NOT_CODE = {
     tokenize.COMMENT,
     tokenize.NL,

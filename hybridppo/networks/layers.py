@@ -183,7 +183,7 @@ def impala(image: ImageLayout, make_layer: MakeLayer) -> tuple[nn.Module, int]:
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {"nature": nature, "impala": impala}
 
 
-PIECE, PIECE_BYTES = 32, 2**16
+PIECE, PIECE_BYTES = 32, 2**18
 """The images that pass through all convolutions together on a CPU, so that outputs between layers stay in the cache: so
 many, or of small images as many as have so many bytes."""
 

@@ -74,8 +74,8 @@ class CriticRowsOnDevice:
     """Makes whole rows from written ones, like `CriticRows`, of tensors on a device."""
 
     def __init__(self, rows: CriticRows, device: torch.device) -> None:
-        self._source = torch.from_numpy(rows.source.ravel()).to(device)
-        self._beside = torch.from_numpy(rows.beside).to(device)
+        self._source = torch.as_tensor(rows.source.ravel(), device=device)
+        self._beside = torch.as_tensor(rows.beside, device=device)
 
     def whole(self, rows: Tensor, are_there: Tensor) -> Tensor:
         """Whole rows `[E * A, W]` from written ones `[E * A, size]`; `are_there` is `[E, A]`, which are present."""

@@ -63,6 +63,7 @@ def test_rollouts_are_those_of_environments_that_step_together(
             assert torch.equal(found.columns()[name], column), name
         assert torch.equal(found.valid_rows, expected.valid_rows)
         assert torch.equal(found.final_rows, expected.final_rows)
+        assert apart._environments.heartbeat == [7]
     assert apart.counts.state() == together.counts.state()
     assert vector.queue == []
     assert vector.parts[: 4 // batch_size] != [[*range(first, first + batch_size)] for first in range(0, 4, batch_size)]

@@ -79,12 +79,12 @@ def shown_cast(number: Any, given: Any = None) -> str:
 
 
 def reshaped(value: Any, shape: tuple[int, ...] | None, name: str = "its observation") -> Array:
-    """A value as an array of this shape, from which it may differ only by dimensions of size 1.
+    """A value as an array of numbers of this shape, from which it may differ only by dimensions of size 1.
 
     Raises:
-        BadValueError: if it differs otherwise.
+        BadValueError: if it differs otherwise, or is not one of numbers.
     """
-    array, shape = np.asarray(value), shape or ()
+    array, shape = as_numbers(name, value), shape or ()
     if array.shape != shape:
         if [size for size in array.shape if size != 1] != [size for size in shape if size != 1]:
             raise BadValueError(f"{name} is of shape {array.shape}, and that of its space is {shape}")
@@ -98,7 +98,7 @@ def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
     Raises:
         BadValueError: if it is something else.
     """
-    array = reshaped(as_numbers(name, value), shape, name)
+    array = reshaped(value, shape, name)
     if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
         raise BadValueError(f"{name} is not whole: {shown(array.tolist())}")
     return array

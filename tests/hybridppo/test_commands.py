@@ -335,7 +335,7 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--seconds", "nan"], "seconds must be a number of at least 0, got nan"),
+        (["--seconds", "nan"], "seconds must be a finite number of at least 0, got nan"),
         (["--total-steps", 0], "total_steps must be a whole number of at least 1, got 0"),
     ],
 )

@@ -63,8 +63,9 @@ NEW_KEY = re.compile(r"(?P<owner>.*)(\.(?P<attribute>(?!__|\d)\w+)|\[(?P<key>'[^
 """A path that may be missing in a new environment: an attribute; or a key of a dict: text, or whole numbers."""
 CONTAINERS = (list, tuple, deque, dict, np.ndarray)
 """Objects whose parts have a place in them; of arrays, only those of objects have parts of their own."""
-OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__"}
-"""Packages whose objects are not walked: they stand for files, processes, devices and windows."""
+OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__", "types", "abc"}
+"""Packages whose objects are not walked: they stand for files, processes, devices and windows. A class made by a call,
+as by `make_dataclass` before Python 3.12 or cloudpickle 2.2.0 in a worker, names `types` or `abc` as its module."""
 PARTIAL = {"dm_control"}
 """Packages whose `get_state()` leaves out a part, such as what a solver starts from: their objects are replayed."""
 CLIENTS = {"pybullet_utils"}

@@ -140,7 +140,7 @@ def test_the_gradient_is_that_of_the_librarys_and_the_estimated_entropy_is_right
     outputs, free = np.tile(np.array([[1.0], [-2.0]], np.float32), (1, count)), np.array([[-1.0], [0.5]], np.float32)
     rows = np.concatenate((outputs, np.broadcast_to(free, (2, count)))).T
     actions = theirs.sample(rows, theirs.draw_noise(generator, (count,))).T
-    d_log_prob = generator.standard_normal(count, np.float32) / count
+    d_log_prob = generator.standard_normal(count, np.float32) / np.float32(count)
     found = []
     for each in (mine, theirs):
         of_free = np.zeros(2, np.float32)

@@ -6,6 +6,8 @@ import importlib
 import itertools
 import json
 import random
+import types
+from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
@@ -632,6 +634,15 @@ def test_classes_and_dictionaries_of_other_kinds_are_walked() -> None:
     assert found.helper.power == 2.0
     assert (found.by_name["a"], found.by_name["other"]) == ([1], [])
     assert found.in_order["b"].power == 3.0
+
+
+@pytest.mark.parametrize("make", [types.new_class, lambda name, bases: ABCMeta(name, bases, {})], ids=["types", "abc"])
+def test_classes_made_by_a_call_are_walked(make: Callable[[str, tuple[type]], Any]) -> None:
+    kind = make("Made", (Helper,))
+    assert kind.__module__ in ("types", "abc")  # that of the call
+    saved = Holder(helper=kind(2.0))
+    assert Walk(saved).hidden == []
+    assert moved(saved, Holder(helper=kind(1.0))).helper.power == 2.0
 
 
 def test_a_partial_state_of_a_package_is_not_taken_for_the_whole() -> None:

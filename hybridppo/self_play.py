@@ -237,6 +237,9 @@ class OpponentPools(Callback):
         played = agent.config.played if isinstance(agent, Policies) else ()
         self.pools = {policy: OpponentPool(policy not in played) for policy in self._agents}
         """By policy; the only policy has the name ""."""
+        # Before a state is loaded, whose episodes may begin anew: the run directory may have been moved since.
+        # Workers over Ray have another working directory.
+        self._sampler.steer(Steering("self_play", "use_folder", [str(self._folder.absolute())]))
 
     def on_start(self, run: TrainingRun) -> None:
         """Take the first snapshots; or in a resumed run, use the earlier ones.
@@ -245,10 +248,6 @@ class OpponentPools(Callback):
             RunDirectoryError: if an earlier snapshot is gone.
         """
         before = next((each for each in self._sampler.steering if each.name == "set_opponents"), None)
-        # The run directory may have been moved; opponents of the rollout under way are now there.
-        # Workers over Ray have another working directory.
-        folder = str(self._folder.absolute())
-        self._sampler.steer(Steering("self_play", "use_folder", [folder]), while_paused=True)
         if before is None:
             self._take_snapshots(self.pools)
             self._tell()

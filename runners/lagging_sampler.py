@@ -341,7 +341,7 @@ class LaggingSampler(Sampler):
             self.counts.load_state(counts)
             self.steps_dropped = dropped
 
-    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
+    def steer(self, steering: Steering) -> list[Any]:
         """As in the base, but at once, after the present step of each worker."""
         self.pause()
         return super().steer(steering)

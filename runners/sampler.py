@@ -236,12 +236,11 @@ class Sampler:
             return self.counts.env_steps
         return self.counts.steps_with(unfinished.buffer, unfinished.filled)
 
-    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
+    def steer(self, steering: Steering) -> list[Any]:
         """Call a method or set an attribute in every environment, once the rollout under way has ended.
 
         Args:
             steering: the call or the change.
-            while_paused: whether to apply it at once if the rollout under way is paused.
 
         Returns:
             The result of each environment; nothing if the rollout under way was broken off, since it is applied later.
@@ -250,7 +249,7 @@ class Sampler:
             ConfigurationError: if the environments are not Python objects that can be reached.
             EnvError: if they have no such method or attribute.
         """
-        if self._unfinished is not None and not (self._unfinished.waits or (while_paused and self.is_paused)):
+        if self._unfinished is not None and not self._unfinished.waits:
             self.wait()
             if not self._is_complete(self._unfinished):
                 self._steering_due.append(steering)
@@ -266,8 +265,8 @@ class Sampler:
             self.steer(steering)
 
     def _load_steering(self, state: dict[str, Any]) -> None:
-        """Apply saved calls and changes to the environments, which are new."""
-        for steering in from_json(state["steering"]):
+        """Apply saved calls and changes to the environments, which are new; then again those of this process."""
+        for steering in (*from_json(state["steering"]), *self.steering):
             self.steer(steering)
         self._steering_due = from_json(state["steering_due"])
 

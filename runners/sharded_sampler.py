@@ -96,13 +96,13 @@ class ShardsSampler(Sampler):
         self.metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
 
-    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
+    def steer(self, steering: Steering) -> list[Any]:
         """As in the base, in all processes; only the first raises errors of the call or the change."""
         found: list[Any] = []
         problem: HybridPPOError | None = None
         try:
             for sampler in self._samplers:
-                found += sampler.steer(steering, while_paused=while_paused)
+                found += sampler.steer(steering)
         except (ConfigurationError, EnvError) as error:
             if isinstance(error, WorkerLostError):
                 raise

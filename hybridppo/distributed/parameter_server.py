@@ -399,7 +399,7 @@ class Learners(Sampler):
             noise = seed_of(self._seed, f"noise of learner {learner} from {env_seed + envs.start}")
             self._pool.ask(learner, "restart", (env_seed + envs.start, noise))
 
-    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:  # noqa: D102 - as in the base
+    def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
         raise steering_refused("those of learners of a server of parameters", "use distributed='local' or 'multi'")
 
     def close(self) -> None:  # noqa: D102 - as in the base

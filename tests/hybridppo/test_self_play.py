@@ -31,7 +31,9 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
 from hybridppo.environments.options import SelfPlayOptions
 from hybridppo.environments.self_play_game import SelfPlayGame
+from hybridppo.errors import EnvStateError
 from hybridppo.runners.process_group import SingleProcess
+from hybridppo.runners.sampler import Sampler
 from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
@@ -389,7 +391,7 @@ class Steered:
         self.counts: Any = SimpleNamespace(env_steps=0, add_missed=list)
         self._results, self.told = results, []
 
-    def steer(self, steering: Any, while_paused: bool = False) -> list[Any]:
+    def steer(self, steering: Any) -> list[Any]:
         if steering.name == "take_results":
             return [(self._results, [])]
         self.told.append(steering)
@@ -555,6 +557,20 @@ def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(max_lag:
     again = hybridppo.resume(moved, env=Interrupting, progress=False, num_workers=2)
     assert torch.equal(values_of(again), values_of(expected))
     assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
+
+
+def test_moved_and_with_environments_that_cannot_be_restored_it_goes_on_with_its_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise EnvStateError("no")
+
+    expected = train(run_dir=tmp_path / "run", checkpoint_seconds=0)
+    remove_last_checkpoint(tmp_path / "run")
+    moved = shutil.move(tmp_path / "run", tmp_path / "moved")
+    monkeypatch.setattr(Sampler, "_load_environments", refuse)
+    again = hybridppo.resume(moved, env=Duel, progress=False)
+    assert again.metrics["env_steps"] == expected.metrics["env_steps"]
 
 
 def always(action: int) -> hybridppo.PPO:

@@ -13,7 +13,6 @@ import json
 import os
 import runpy
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -81,7 +80,9 @@ def serve(address: str) -> None:
         while True:
             readable, _, _ = select.select([listening, 0, ended], [], [])
             if 0 in readable:
-                shutil.rmtree(os.path.dirname(address), ignore_errors=True)
+                with contextlib.suppress(OSError):  # others' files stay, and with them the folder
+                    os.unlink(address)
+                    os.rmdir(os.path.dirname(address))
                 return
             if ended in readable:
                 os.read(ended, 4096)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hybridppo", "agents", "runners")
-MOST_LINES = 28_271
+MOST_LINES = 28_270
 MOST_FILES = 173
 NOT_CODE = {
     tokenize.COMMENT,
